@@ -61,14 +61,15 @@ class Calls(Generic[P]):
         return public_calls(self._part)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
+        """Return the call `name` as a function whose result is awaited, or iterated with `async for` for a stream."""
         method = None if name.startswith("_") else inspect.getattr_static(self._part, name, None)
         if not inspect.isfunction(method):
             raise AttributeError(f"{self._part.__name__} has no call {name!r}")
 
         @functools.wraps(method)
-        def call(*given: Any, **options: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
             def begin() -> Any:
-                return getattr(self._get(), name)(*given, **options)
+                return getattr(self._get(), name)(*arguments, **options)
 
             return self._pool.pieces(begin) if is_stream(method) else self._pool.run(begin)
 

@@ -122,7 +122,7 @@ class KeyStore:
         self._rates = Rates()
         self._lock = threading.Lock()
         self._noted: set[tuple[str, date]] = set()  # uses of today that this process has stored or tried to store
-        self._to_note: dict[str, date] = {}
+        self._to_note: dict[str, date] = {}  # days of uses that are not stored yet, by key id
         self._noted_at = -math.inf  # monotonic time of the last write of days
 
     @property

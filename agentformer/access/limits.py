@@ -190,6 +190,7 @@ class DayCounts:
         self._place.write(json.dumps({"version": _VERSION, "days": days}).encode())
 
     def _read(self) -> dict[str, dict[str, int]]:
+        """Return day (ISO 8601) -> key id -> number of questions. Without a file, nothing was counted."""
         data = self._place.read()
         if data is None:
             return {}
@@ -285,19 +286,21 @@ class KeyLimits:
                 _note_left(allowance, self._size(allowance.namespaces, lambda size: True))
 
     def _wait_for_room(self, allowance: Allowance, own: _Reservation, earlier: Sequence[_Reservation]) -> None:
+        """Wait until there is room for `own`, even if the `earlier` requests store what they have reserved. Raises
+        `KeyFull` if there is no room without them either, and `Busy` if they do not end in time."""
         until = time.monotonic() + _ROOM_SECONDS
         while True:
             with self._lock:  # before the size is read, so that it contains what the others have stored
                 earlier = [each for each in earlier if each in self._reserved]
             size = self.require_room(allowance, own.bytes, own.entries)
-            taken = StoreSize(sum(each.entries for each in earlier), sum(each.bytes for each in earlier))
-            limit = _exceeded(allowance.limits, size, own.entries, own.bytes, taken)
+            reserved = StoreSize(sum(each.entries for each in earlier), sum(each.bytes for each in earlier))
+            limit = _exceeded(allowance.limits, size, own.entries, own.bytes, reserved)
             if not limit:
                 return
-            if not self._one_ends(earlier, until - time.monotonic()):
+            if not self._wait_for_one_to_end(earlier, until - time.monotonic()):
                 raise Busy(limit, "other requests are storing what may fill this key; try again in a moment")
 
-    def _one_ends(self, reservations: Sequence[_Reservation], seconds: float) -> bool:
+    def _wait_for_one_to_end(self, reservations: Sequence[_Reservation], seconds: float) -> bool:
         """Wait until one of the reservations ends. Return whether one has ended."""
         with self._ended:
             return self._ended.wait_for(

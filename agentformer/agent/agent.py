@@ -87,7 +87,7 @@ class Agent:
             raise LanguageModelUnavailable(_NO_MODEL)
         self._af = af
         self._model = af.model
-        given: Mapping[str, Any] = options
+        given: Mapping[str, Any] = options  # a TypedDict allows only literal keys
         self._owner: dict[str, Any] = {name: fields.optional_name(name, given.get(name)) for name in _OWNER}
         grant = options.get("grant", EVERYTHING)
         grant.require("read")
@@ -100,13 +100,13 @@ class Agent:
         self._caller = Caller(grant, self._namespace, folder=folder, extractive=True, **self._owner)
         self.stores = grant.may("write")  # whether messages are stored
         self.tools = af.toolbox.tools(grant)  # of the model; empty once it has refused tools
-        self._refusal = ""
+        self._refusal = ""  # the message of the model server that refused tools
         self._permitted = _permitted(af, options.get("permit"))
         self._confirm = options.get("confirm")
         self._limits = _limits(af.settings, options)
         self._count_tokens = token_counter(af.embedder)
         self._tool_workers, self._model_workers = Workers(), Workers()
-        self._unstored: dict[str, list[ChatMessage]] = {}
+        self._unstored: dict[str, list[ChatMessage]] = {}  # by session; used without the right to write
         self._lock = threading.Lock()
 
     def turn(self, message: str, *, session_id: str, on_event: OnEvent | None = None) -> Turn:
@@ -124,6 +124,8 @@ class Agent:
             return turn
 
     def _turn(self, message: str, session: str, on_event: OnEvent | None) -> Turn:
+        """Answer a message as `turn` describes. If the model refuses tools, it is asked again without tools, and later
+        turns of this object offer none."""
         meter = Meter(self._limits)
         stored = self._keep("user", message, session)
         earlier = self._messages(session)

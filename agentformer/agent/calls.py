@@ -163,8 +163,8 @@ class Calls:
         self._workers = workers
         self._on_event = on_event
         self._read_only = {tool.name for tool in toolbox.definitions() if tool.read_only}
-        self._counts: Counter[str] = Counter()
-        self._ids: set[str] = set()
+        self._counts: Counter[str] = Counter()  # calls of this turn, by name and arguments
+        self._ids: set[str] = set()  # of the calls of this turn
 
     def check(self, calls: Sequence[ToolCall]) -> list[CheckedCall]:
         """Return the calls of a reply with unique ids, valid names and JSON arguments. A call that may not run has a
@@ -194,6 +194,8 @@ class Calls:
         return results
 
     def _check(self, number: int, call: ToolCall) -> CheckedCall:
+        """Return the call in a valid form, with the first reason not to run it: the reply has too many calls (`number`
+        is the index of this one), its arguments are wrong, it is repeated too often, or it has no permission."""
         name = re.sub(r"[^a-zA-Z0-9_-]", "_", str(call.name))[:64] or "unknown"
         arguments = _json_object(call.arguments)
         size = len(arguments_json(arguments).encode("utf-8", "surrogatepass"))
@@ -230,6 +232,7 @@ class Calls:
         ]
 
     def _run_timed(self, call: ToolCall, caller: Caller) -> tuple[ToolResult, float]:
+        """Run the call, and return its result and its duration in milliseconds."""
         started = time.monotonic()
         outcome = self._toolbox.run(call, caller)
         return outcome, round((time.monotonic() - started) * 1000, 1)
@@ -244,6 +247,7 @@ def arguments_json(arguments: Any) -> str:
 
 
 def _json_object(arguments: Any) -> dict[str, Any] | None:
+    """Return the arguments as a JSON object, or None if they are not one."""
     try:
         value = json.loads(json.dumps(dict(arguments), allow_nan=False))
     except (TypeError, ValueError, RecursionError):

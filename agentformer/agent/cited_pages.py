@@ -130,14 +130,9 @@ def _of_results(results: Iterable[Mapping[str, Any] | None]) -> Iterator[tuple[C
         for key, field in _LISTS.items():
             items = (result or {}).get(key)
             for item in items if isinstance(items, list) else ():  # `memory_status` has counts under the same keys
-                yield _cited(item, item[field]), item[field]
-
-
-def _cited(item: dict[str, Any], quote: str) -> Cited:
-    entry_id = str(item.get("entry_id") or item.get("id") or "")
-    return Cited(
-        item.get("document") or "", item.get("page"), item.get("label") or "", excerpt(quote, _QUOTE), entry_id
-    )
+                entry_id = str(item.get("entry_id") or item.get("id") or "")
+                place = (item.get("document") or "", item.get("page"), item.get("label") or "")
+                yield Cited(*place, excerpt(item[field], _QUOTE), entry_id), item[field]
 
 
 def _of_memories(entries: Iterable[MemoryEntry]) -> Iterator[tuple[Cited, str]]:

@@ -201,6 +201,7 @@ class Conversation:
 
 
 def _shorten(quoted: str) -> str:
+    """Return a quoted text with only the beginning of what is between its first and its last line, the marks."""
     opening, _, rest = quoted.partition("\n")
     inside, _, closing = rest.rpartition("\n")
     if len(inside) <= _BEGINNING + len(_CUT):

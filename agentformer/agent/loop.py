@@ -92,6 +92,9 @@ class Loop:
             return _failure(_FAILED.format(error=_sentence(error)))
 
     def _run(self) -> Outcome:
+        """Ask the model until it answers without calling a tool. After a reply that cannot be used, ask once more. At a
+        limit, after two such replies in a row, and after `_MAX_FAILED` replies whose calls all failed, ask for a final
+        answer without tools."""
         failed, unusable = 0, False  # replies in a row
         while True:
             limit: Finish | None = self.meter.reached() or ("repeating" if failed >= _MAX_FAILED else None)
@@ -161,14 +164,15 @@ class Loop:
             return self._request(tools)
 
     def _request(self, tools: Sequence[Tool]) -> Reply:
+        """Ask the model once, and count the step and its tokens. Raises `OutOfTime` if no time of the turn is left."""
         self.meter.steps += 1
         messages, model = tuple(self.conversation.messages), self.model
         complete = partial(model.language_model.complete, messages, tools=tools)
         request = partial(complete, temperature=model.temperature, max_tokens=model.max_tokens)
         reply = result(self.workers.start(request)[0], self.meter.seconds_left)
-        shown = [*messages, ChatMessage("assistant", reply.text, reply.tool_calls)]
-        texts = [message.content for message in shown]
-        texts += [arguments_json(call.arguments) for message in shown for call in message.tool_calls]
+        exchanged = [*messages, ChatMessage("assistant", reply.text, reply.tool_calls)]
+        texts = [message.content for message in exchanged]
+        texts += [arguments_json(call.arguments) for message in exchanged for call in message.tool_calls]
         self.meter.count(reply, sum(len(estimated_spans(text)) for text in texts))
         return reply
 

@@ -72,19 +72,20 @@ def _leave(text: str = "") -> NoReturn:
 
 
 def _options(arguments: list[str]) -> Options:
+    """Return the options in `EVENT --name value ...`, with absolute folders. Raises `ValueError` if they are wrong."""
     if not arguments or len(arguments) % 2 == 0:
         raise ValueError(_USAGE)
-    given: dict[str, Any] = {"event": arguments[0]}
+    values: dict[str, Any] = {"event": arguments[0]}
     for name, value in zip(arguments[1::2], arguments[2::2], strict=True):
-        given[name.removeprefix("--").replace("-", "_")] = value
-    if given.get("agent", "claude-code") not in AGENTS or not given.keys() <= set(Options._fields):
+        values[name.removeprefix("--").replace("-", "_")] = value
+    if values.get("agent", "claude-code") not in AGENTS or not values.keys() <= set(Options._fields):
         raise ValueError(f"{_USAGE}; NAME is one of {', '.join(AGENTS)}")
     for name, convert in (("budget", int), ("deadline", float), ("idle", float)):
-        if name in given:
-            given[name] = convert(given[name])
+        if name in values:
+            values[name] = convert(values[name])
     for name in ("index_dir", "upload_dir"):
-        given[name] = Path(given.get(name) or Options._field_defaults[name]).absolute()
-    return Options(**given)
+        values[name] = Path(values.get(name) or Options._field_defaults[name]).absolute()
+    return Options(**values)
 
 
 def _input() -> bytes:

@@ -236,12 +236,8 @@ def print_answer(answer: Answer) -> None:
         say(f"\n({answer.mode}{f', confidence {answer.confidence:.2f}' if quoted else ''})")
     for citation in answer.citations:
         quote = "" if answer.mode == "extractive" else f": {' '.join(citation.quote.split())}"
-        say(f"[{citation.number}] {_cited_place(citation)}{quote}")
-
-
-def _cited_place(citation: Citation) -> str:
-    """Return the place of a quotation: a page with its printed number, lines of source code, or a memory."""
-    return cited_place(citation.document or memory_place(citation), citation.page, citation.label)
+        place = cited_place(citation.document or memory_place(citation), citation.page, citation.label)
+        say(f"[{citation.number}] {place}{quote}")
 
 
 def _print_nearest(answer: Answer) -> None:
@@ -299,6 +295,7 @@ def bar(label: str, noun: str = "", *, last_line: bool = False) -> Iterator[Prog
 
 
 def _printed_progress(label: str, noun: str, last_line: bool) -> Progress:
+    """Return a function that prints a line every `_PIPE_SECONDS`. The parameters are those of `bar`."""
     started = printed = time.monotonic()
 
     def progress(done: int, total: int) -> None:
@@ -328,6 +325,7 @@ def watching(state: Callable[[], str]) -> Iterator[None]:
 
 
 def _watch(state: Callable[[], str], done: threading.Event) -> None:
+    """Show `state()` and the time that has passed, as `watching` describes, until `done` is set."""
     started = time.monotonic()
     longest = 0
     terminal = on_terminal()

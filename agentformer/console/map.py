@@ -129,19 +129,21 @@ def _searched(namespace: str) -> Scope:
 
 
 def _compute(backend: MemoryBackend, namespace: str, space: str, count: int) -> MapPoints | None:
+    """Return the map of a namespace with `count` entries, or None if no entry has a vector, or if the backend offers no
+    snapshots. If there are more than `MAX_POINTS` entries, only every n-th entry is a point."""
     import numpy as np
 
     if not (store := offered(backend, SnapshotStore)):
         return None
     with store.snapshot() as snapshot:
         every = max(1, -(-count // MAX_POINTS))
-        found = [*snapshot.entry_vectors(namespace, every=every)][:MAX_POINTS]
-    if not found:
+        sample = [*snapshot.entry_vectors(namespace, every=every)][:MAX_POINTS]
+    if not sample:
         return None
-    rows = np.stack([entry.vector for entry in found])
+    rows = np.stack([entry.vector for entry in sample])
     places, explained = project(rows)
     nothing = np.empty(0, np.float32)  # a row of `rows` would keep the whole matrix in memory
-    entries = [entry._replace(vector=nothing) for entry in found]
+    entries = [entry._replace(vector=nothing) for entry in sample]
     x, y = (np.rint(places[:, axis] * SCALE).astype(int).tolist() for axis in (0, 1))
     return MapPoints(space, entries, x, y, count, explained)
 

@@ -117,10 +117,11 @@ class CachingEmbedder:
                 self._opened = None
 
     def _vectors(self, kind: bytes, texts: Sequence[str], embed: Callable[[Sequence[str]], Matrix]) -> Matrix:
+        """Return one row for each text, float32[texts, dimension]. Only texts without a stored vector are embedded."""
         keys = [kind + text_hash(text) for text in texts]
         with self._lock:
             rows = self._rows()
-            size = self.space.dimension * 4
+            size = self.space.dimension * 4  # bytes of a vector
             data = {key: row for key, row in rows.get(keys).items() if len(row) == size}
             if missing := {key: text for key, text in zip(keys, texts, strict=True) if key not in data}:
                 self.before()

@@ -92,7 +92,7 @@ class Loader:
             try:
                 self.memory.add_messages([moments.assign(_message(passage)) for passage in messages])
             except InvalidInput:
-                for passage in messages:  # store them one by one, to find the passage that fails
+                for passage in messages:  # check them one by one, so that the error has the id of the passage
                     _named(passage, lambda passage: [validation.new_message(_message(passage))])
                 raise
         if others:

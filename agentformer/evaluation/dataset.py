@@ -58,7 +58,7 @@ def parse_moment(value: Any) -> datetime | None:
     with suppress(ValueError, OverflowError):
         moment = datetime.fromisoformat(text)
         return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
-    return _written(text)
+    return _moment_in(text)
 
 
 def _since_1970(value: float) -> datetime | None:
@@ -70,7 +70,8 @@ def _since_1970(value: float) -> datetime | None:
     return None
 
 
-def _written(text: str) -> datetime | None:
+def _moment_in(text: str) -> datetime | None:
+    """Return the moment in a text that names exactly one certain day, with its time of day or midnight, or None."""
     dates = [
         (mention, day)
         for mention in find_dates(text)
@@ -255,6 +256,7 @@ Row = TypeVar("Row", Passage, Question)
 
 
 def _read(path: Path, parse: Callable[[Mapping[str, Any]], Row]) -> list[Row]:
+    """Return the rows of a file in order. Raises `InvalidInput` with the first `_MAX_REPORTED` invalid lines."""
     rows: dict[str, tuple[int, Row]] = {}  # id -> line and row
     bad: list[str] = []
     more = 0
@@ -272,9 +274,8 @@ def _read(path: Path, parse: Callable[[Mapping[str, Any]], Row]) -> list[Row]:
     except FileNotFoundError:
         raise InvalidInput("DIR", f"{path} does not exist; a folder of questions has {CORPUS} and {QUERIES}") from None
     except OSError as error:
-        raise InvalidInput(
-            "DIR", f"{path} cannot be read ({error.strerror or type(error).__name__}); check the path"
-        ) from None
+        reason = error.strerror or type(error).__name__
+        raise InvalidInput("DIR", f"{path} cannot be read ({reason}); check the path") from None
     if bad:
         rest = f"; and {more} more lines" if more else ""
         raise InvalidInput("DIR", f"correct or remove these lines: {'; '.join(bad)}{rest}")

@@ -126,6 +126,8 @@ def _kinds(backend: MemoryBackend, within: Scope, questions: Sequence[Question])
 
 
 def _kind(backend: MemoryBackend, within: Scope, name: str) -> Named | None:
+    """Return the kind of what has the name: an entry with this id that a search can return, else a record with this
+    source id, else a document, else a page (`document#page`). Return None if nothing has the name."""
     entries = backend.get([name])
     if entries and entries[0].namespace == within.namespace and entries[0].kind not in UNSEARCHED_KINDS:
         return "entry"
@@ -213,6 +215,7 @@ def _parse(number: int, line: str, documents: Mapping[str, int], longest: int) -
 
 
 def _problems(values: Mapping[str, Any], longest: int) -> Iterator[str]:
+    """Yield what is wrong with a question. A check relies on the checks before it, so the caller stops at a problem."""
     if unknown := sorted(set(values) - set(_QUESTION_KEYS)):
         yield f"{unknown[0][:80]!r} is unknown; the fields are {', '.join(_QUESTION_KEYS)}"
     for name in ("question", "document", "answer"):

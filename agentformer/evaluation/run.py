@@ -195,6 +195,7 @@ def _search_passages(
 def _summarize(
     dataset: Dataset, outcomes: Sequence[Outcome], options: EvaluationOptions, warnings: tuple[str, ...]
 ) -> Evaluation:
+    """Return the evaluation. Metrics that need over `limit` hits are left out, and so is a part that is the whole."""
     metrics = tuple(name for name in options.metrics if int(name.partition("@")[2]) <= options.limit)
 
     def parts(name_of: Callable[[Outcome], str]) -> tuple[Part, ...]:
@@ -221,6 +222,8 @@ def _summarize(
 
 
 def _measure_part(name: str, outcomes: Sequence[Outcome], metrics: Sequence[str], options: EvaluationOptions) -> Part:
+    """Return the mean measures of a group of questions, and the gains of `hybrid` over each other mode. All intervals
+    come from one call, so that they use the same random draws."""
     modes: Sequence[str] = options.modes
     others = [mode for mode in modes if mode != "hybrid"] if "hybrid" in modes else []
     columns = {

@@ -290,14 +290,14 @@ def by_page(questions: Sequence[Question]) -> list[Question]:
 def _generate(
     sources: Sequence[Source], count: int, model: LanguageModel | None
 ) -> tuple[list[Question], list[Source]]:
+    """Return at most `count` questions, numbered from 1, and the sources for which there was no usable question."""
     make = _asked_by(model) if model else _cloze_of(sources)
     made: list[Question] = []
-    refused: list[Source] = []  # passages that gave no question
+    refused: list[Source] = []
     for source in sources:
         if len(made) == count:
             break
-        question = make(source)
-        if question is None:
+        if (question := make(source)) is None:
             refused.append(source)
         else:
             made.append(replace(question, id=str(len(made) + 1)))
@@ -305,12 +305,12 @@ def _generate(
 
 
 def _cloze_of(sources: Sequence[Source]) -> Callable[[Source], Question | None]:
+    """Return a function that makes a cloze question about a source, from a sentence that no other question uses."""
     rarity = Rarity((source.text, source.language) for source in sources)
     used: set[str] = set()  # sentences that questions were made from; many pages may share a sentence
 
     def make(source: Source) -> Question | None:
-        built = cloze(source.text, source.language, rarity, used)
-        if built is None:
+        if (built := cloze(source.text, source.language, rarity, used)) is None:
             return None
         used.add(built.sentence)
         return _question(source, built.text, built.sentence)
@@ -319,6 +319,8 @@ def _cloze_of(sources: Sequence[Source]) -> Callable[[Source], Question | None]:
 
 
 def _asked_by(model: LanguageModel) -> Callable[[Source], Question | None]:
+    """Return a function that asks the model for a question about a source. Its result is None for an unusable reply."""
+
     def make(source: Source) -> Question | None:
         shown = wrap_in_tag("passage", source.text[:_SHOWN])
         messages = [ChatMessage("system", SYSTEM), ChatMessage("user", f"{shown}\n\nWrite the question.")]

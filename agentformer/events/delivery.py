@@ -84,6 +84,7 @@ class Delivery(PeriodicThread):
         return not state.gone and not is_waiting and (thread is None or not thread.is_alive())
 
     def _run(self, hook: Webhook) -> None:
+        """Send the events of a webhook, unless another process holds its lease."""
         name, holder = f"webhook/{hook.id}", new_id()
         try:
             if self._leases.lease(name, holder, self._lease_seconds):
@@ -176,6 +177,7 @@ class _Sender:
         self._save()
 
     def _keep_lease(self) -> bool:
+        """Extend the lease after each third of its time. Return False if it was lost."""
         if time.monotonic() < self._extended_at + self._delivery._lease_seconds / 3:
             return True
         self._extended_at = time.monotonic()

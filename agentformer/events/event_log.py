@@ -76,13 +76,9 @@ class EventLog:
         return EventPage(shown, page.next, page.lost, page.more)
 
     def _json(self, event: Event, entry: MemoryEntry | None, *, content: bool) -> dict[str, Any]:
-        data: dict[str, Any] = {
-            "entry_id": event.entry,
-            "namespace": event.namespace,
-            "kind": event.kind,
-            "tier": event.tier,
-            "version": event.version,
-        }
+        """Return an event as JSON. With `content`, it has the present entry, or None if that was deleted or moved."""
+        data: dict[str, Any] = {"entry_id": event.entry, "namespace": event.namespace, "kind": event.kind}
+        data |= {"tier": event.tier, "version": event.version}
         if content:  # an entry that was moved meanwhile belongs to watchers of its present namespace
             data["entry"] = self._shown(entry) if entry is not None and entry.namespace == event.namespace else None
         return {"id": event.id, "type": event.type, "timestamp": event.at.isoformat(), "data": data}

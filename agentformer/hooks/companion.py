@@ -59,6 +59,7 @@ def run(index_dir: Path, upload_dir: Path, idle: float) -> None:
 
 
 def _serve(spool: Spool, upload_dir: Path, idle: float) -> None:
+    """Store events and answer hooks until there was neither for `idle` seconds."""
     with contextlib.ExitStack() as closing:
         spool.alive.touch(mode=0o600)
         closing.callback(spool.alive.unlink, missing_ok=True)

@@ -53,14 +53,12 @@ def installed(agent: Agent, home: Path, program: Sequence[str], place: Sequence[
     """Return the changes that add the hooks and the MCP server to the configuration of an agent below `home`. `program`
     is the command of AgentFormer, and `place` are the options that select the memory. Raises `InvalidInput` for a file
     that cannot be changed."""
-    return [
-        change for change in _changes(agent, home, program, place, project=project) if change.content != change.former
-    ]
+    return _changes(agent, home, program, place, project=project)
 
 
 def uninstalled(agent: Agent, home: Path, *, project: bool) -> list[Change]:
     """Return the changes that take back what `installed` has added."""
-    return [change for change in _changes(agent, home, (), (), project=project) if change.content != change.former]
+    return _changes(agent, home, (), (), project=project)
 
 
 def write(changes: Sequence[Change], *, backup: bool = True) -> None:
@@ -84,18 +82,18 @@ def write(changes: Sequence[Change], *, backup: bool = True) -> None:
 
 
 def _changes(agent: Agent, home: Path, program: Sequence[str], place: Sequence[str], *, project: bool) -> list[Change]:
+    """Return the changes of the files of an agent. Without `program`, our hooks and our server are only removed."""
     hooks, servers = _FILES[agent]
     if project and agent == "claude-code":
         hooks, servers = ".claude/settings.local.json", ".mcp.json"  # the first is not shared with others
-    contents: dict[str, dict[str, Any]] = {}
     places = {name: _place(home, name, project=project) for name in dict.fromkeys((hooks, servers)) if name}
     former = {name: _read(place) for name, place in places.items()}
-    for name, text in former.items():
-        contents[name] = _parsed(places[name], text)
+    contents = {name: _parsed(places[name], text) for name, text in former.items()}
     _set_hooks(contents[hooks], agent, program, place)
     if servers:
         _set_server(contents[servers], places[servers], program, place)
-    return [Change(places[name], text, _dumped(contents[name], text)) for name, text in former.items()]
+    changes = [Change(places[name], text, _dumped(contents[name], text)) for name, text in former.items()]
+    return [change for change in changes if change.content != change.former]
 
 
 def _place(home: Path, name: str, *, project: bool) -> Path:
@@ -113,6 +111,7 @@ def _place(home: Path, name: str, *, project: bool) -> Path:
 
 
 def _set_hooks(content: dict[str, Any], agent: Agent, program: Sequence[str], place: Sequence[str]) -> None:
+    """Replace our hooks in the content of a file, and remove the lists and objects that are empty after that."""
     hooks = content.get("hooks", {})
     for event in [*hooks]:
         if isinstance(hooks[event], list):
@@ -169,6 +168,7 @@ def _is_program(words: Sequence[str]) -> bool:
 
 
 def _set_server(content: dict[str, Any], file: Path, program: Sequence[str], place: Sequence[str]) -> None:
+    """Replace our server in the content of a file. Another server of this name stays; adding ours is then an error."""
     servers = content.get("mcpServers", {})
     present = servers.get(SERVER)
     words = [present.get("command"), *(present.get("args") or [])] if isinstance(present, dict) else [present]
@@ -197,6 +197,7 @@ def _read(file: Path) -> str:
 
 
 def _parsed(file: Path, text: str) -> dict[str, Any]:
+    """Return the content of a file, or {} if it is empty. Raises `InvalidInput` if nothing can be added to it."""
     try:
         content = json.loads(text) if text.strip() else {}
     except ValueError as error:
@@ -204,13 +205,9 @@ def _parsed(file: Path, text: str) -> dict[str, Any]:
     hooks = content.get("hooks") if isinstance(content, dict) else None
     if isinstance(hooks, dict) and (event := next((n for n, each in hooks.items() if not isinstance(each, list)), "")):
         raise InvalidInput("AGENT", f"{file} has no list of hooks for {event} as expected; correct the file")
-    wrong = [
-        name
-        for name in ("hooks", "mcpServers")
-        if not isinstance(content, dict) or not isinstance(content.get(name, {}), dict)
-    ]
-    if wrong:
-        raise InvalidInput("AGENT", f"{file} has no object `{wrong[0]}` as expected; correct the file")
+    for name in ("hooks", "mcpServers"):
+        if not isinstance(content, dict) or not isinstance(content.get(name, {}), dict):
+            raise InvalidInput("AGENT", f"{file} has no object `{name}` as expected; correct the file")
     return dict(content)
 
 

@@ -216,6 +216,7 @@ class Guarded(Generic[T]):
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
+        """Raise an error of the `with` block as `unavailable`, unless its class is in `expected`."""
         try:
             yield
         except self.expected:

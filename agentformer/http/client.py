@@ -67,6 +67,8 @@ class JsonClient:
         return self._request("POST", path, json.dumps(payload, allow_nan=False).encode("ascii"))
 
     def _request(self, method: str, path: str, body: bytes | None) -> Any:
+        """Return the JSON of the response with status 200. Without a response, the request is sent again only if the
+        connection was lost or refused: after a timeout, the server may still be working on it."""
         attempts = Attempts(self._policy)
         while True:
             try:

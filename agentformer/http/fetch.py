@@ -192,6 +192,7 @@ def _connected(target: Target, addresses: list[_Address], limit: _Limit) -> Iter
 
 
 def _first(target: Target, addresses: list[_Address], limit: _Limit) -> socket.socket:
+    """Return a socket that is connected to the first address that accepts, or raise the error of the last address."""
     failure: OSError | None = None
     for family, place in addresses:
         sock = socket.socket(family, socket.SOCK_STREAM)

@@ -210,6 +210,7 @@ def explain(
 
 
 def _explain_response(error: BaseException, server: Server, where: str, prefix: str) -> Failure:
+    """Explain an exception by the HTTP status in it, the failed connection, or the error event in a stream."""
     status = int(getattr(error, "status_code", None) or 0)
     secrets = server.credentials.secrets
     detail = redact(error_message(getattr(error, "body", None)), secrets, _READ)
@@ -234,6 +235,7 @@ def _explain_response(error: BaseException, server: Server, where: str, prefix: 
 
 
 def _explain_status(status: int, detail: str, prefix: str) -> tuple[Kind, str]:
+    """Return the kind of the failure, and the advice with which its message ends."""
     if status in (401, 403):
         return "unavailable", f"; check the key ({prefix}_API_KEY or OPENAI_API_KEY)"
     if status >= 400 and is_overflow(status, detail):

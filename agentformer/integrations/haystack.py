@@ -34,8 +34,8 @@ _KEPT = "document"  # the metadata key with the fields of a document that no fil
 _VALUE = "meta."  # prefix of the metadata key for a value
 _TIME = "time."  # prefix of the metadata key for a date in seconds since 1970
 _ORDER = {">": "gt", ">=": "gte", "<": "lt", "<=": "lte"}
-_LOGIC = {"AND": "and", "OR": "or", "NOT": "and"}
-_NOTHING = {"type": "exists", "key": "$id", "value": False}
+_LOGIC = {"AND": "and", "OR": "or", "NOT": "and"}  # NOT negates all its conditions together
+_NOTHING = {"type": "exists", "key": "$id", "value": False}  # a filter that no entry passes
 
 
 def _in_thread(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], Awaitable[T]]:
@@ -259,6 +259,7 @@ class AgentFormerMemoryRetriever:
 
 
 def _new(document: Document) -> dict[str, Any]:
+    """Return a document as an item of `upsert_many`. A document without text gets `_NO_TEXT` and is never found."""
     fields = document.to_dict(flatten=False)
     text, meta = fields.pop("content") or "", fields.pop("meta")
     kept = {name: value for name, value in fields.items() if value is not None and name not in ("id", "score")}
@@ -328,7 +329,7 @@ def _group(filters: Mapping[str, Any]) -> dict[str, Any]:
         raise FilterError(f"'conditions' must be a list, not {type(conditions).__name__}")
     parts = [where_of(condition) for condition in conditions]
     if not parts:
-        return {"type": "not", "filters": [_NOTHING]} if operator == "AND" else _NOTHING
+        return {"type": "not", "filters": [_NOTHING]} if operator == "AND" else _NOTHING  # an empty AND admits all
     group = {"type": _LOGIC[operator], "filters": parts}
     return {"type": "not", "filters": [group]} if operator == "NOT" else group
 
@@ -350,8 +351,8 @@ def _comparison(condition: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(value, list):
         raise FilterError(f"Filter value must be a `list` when using operator '{operator}', received {type(value)}")
     parts = [_equal(path, item) for item in value]
-    one = {"type": "or", "filters": parts} if parts else _NOTHING
-    return one if operator == "in" else {"type": "not", "filters": [one]}
+    any_equal = {"type": "or", "filters": parts} if parts else _NOTHING
+    return any_equal if operator == "in" else {"type": "not", "filters": [any_equal]}
 
 
 def _key(path: str, before: str = _VALUE) -> str:
@@ -371,6 +372,7 @@ def _equal(path: str, value: Any) -> dict[str, Any]:
 
 
 def _ordered(path: str, kind: str, value: Any) -> dict[str, Any]:
+    """Return the filter for `>` and the like. Dates are compared in seconds. A comparison with None finds nothing."""
     if value is None:
         return _NOTHING
     if isinstance(value, (str, datetime)):

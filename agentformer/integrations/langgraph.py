@@ -90,6 +90,8 @@ class AgentFormerStore(BaseStore):
         return [entry for entry in records(self._af, _TYPE, source_ids, namespace=self._namespace) if _is_item(entry)]
 
     def _write(self, puts: Mapping[str, PutOp]) -> None:
+        """Store the items, and delete those whose value is None. If `index` makes a stored item searchable or hides it,
+        the item is deleted and stored anew."""
         if not puts:
             return
         stored = {entry.source_id: entry for entry in self._entries([*puts])}
@@ -105,6 +107,7 @@ class AgentFormerStore(BaseStore):
             self._af.memory.upsert_many(items, namespace=self._namespace, source_type=_TYPE, verbatim=True)
 
     def _search(self, op: SearchOp) -> list[SearchItem]:
+        """Return a page of the items below a path, ranked by the query or, without one, in the order of the backend."""
         conditions: list[dict[str, Any]] = [
             {"type": "eq", "key": f"path.{n}", "value": name} for n, name in enumerate(op.namespace_prefix)
         ]
@@ -115,7 +118,7 @@ class AgentFormerStore(BaseStore):
         if end <= op.offset:
             return []
         if op.query and op.query.strip():
-            hits = self._af.memory.search(op.query, limit=end, noise_floor=-1.0, **scope)
+            hits = self._af.memory.search(op.query, limit=end, noise_floor=-1.0, **scope)  # every item is a hit
             found: list[tuple[MemoryEntry, float | None]] = [(hit.entry, hit.score) for hit in hits[op.offset :]]
         else:
             found = [(entry, None) for entry in self._af.backend.list(Scope(**scope), limit=end)[op.offset :]]
@@ -149,6 +152,7 @@ def _source_id(namespace: tuple[str, ...], key: str) -> str:
 
 
 def _new(source_id: str, op: PutOp) -> dict[str, Any]:
+    """Return an item as an item of `upsert_many`. Its text has the values at the paths `op.index`, or all values."""
     value = dict(op.value or {})
     if len(value) > _MAX_KEYS:
         raise InvalidInput("value", f"has {len(value)} keys, but the limit is {_MAX_KEYS}; nest some of them")
@@ -198,6 +202,7 @@ def _fields(entry: MemoryEntry) -> dict[str, Any]:
 
 
 def _conditions(key: str, wanted: Any) -> list[dict[str, Any]]:
+    """Return the filters for one key of a value. `wanted` is an equal value, or operators such as {"$gte": 3}."""
     name = f"value.{key}"
     if not (isinstance(wanted, Mapping) and any(operator.startswith("$") for operator in wanted)):
         return [_equal(name, wanted)]

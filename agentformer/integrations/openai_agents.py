@@ -94,7 +94,7 @@ class AgentFormerSession(SessionABC):
             entry = {"content": _encoded(number, item), "source_id": new_id()}
             if self._remember and (message := _message(item)):
                 messages.append(validation.new_message({**message, **place}))
-                entry["pair_id"] = messages[-1].id
+                entry["pair_id"] = messages[-1].id  # they are deleted together
             entries.append(entry)
         self._af.memory.add_checked([*messages, *validation.new_entries(entries, common)])
 

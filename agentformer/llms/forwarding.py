@@ -96,11 +96,11 @@ class ChatForwarder:
         self._choice = FirstThatAnswers(servers)
         self._model = model
         retries = settings.llm_retries
-        self._policies = {
+        self._policies = {  # by whether the response is a stream
             False: Policy(settings.llm_timeout, retries=retries),
             True: Policy(settings.llm_timeout, settings.llm_stream_seconds, retries=retries),
         }
-        self._clients: dict[tuple[Server, bool], tuple[Any, str]] = {}
+        self._clients: dict[tuple[Server, bool], tuple[Any, str]] = {}  # the HTTP client and the base URL
         self._lock = threading.Lock()
 
     def send(self, body: Mapping[str, Any], *, stream: bool) -> Forwarded | Refusal:

@@ -137,18 +137,12 @@ def _tool(tool: Any) -> Tool:
 
 
 def _calls(reply: Reply) -> dict[str, Any]:
-    if not reply.tool_calls:
-        return {}
-    calls = [
-        {
-            "index": number,
-            "id": call.id,
-            "type": "function",
-            "function": {"name": call.name, "arguments": json.dumps(dict(call.arguments))},
-        }
-        for number, call in enumerate(reply.tool_calls)
-    ]
-    return {"tool_calls": calls}
+    """Return the tool calls of a reply as a field of a message, or {} if there are none."""
+    calls = []
+    for number, call in enumerate(reply.tool_calls):
+        function = {"name": call.name, "arguments": json.dumps(dict(call.arguments))}
+        calls.append({"index": number, "id": call.id, "type": "function", "function": function})
+    return {"tool_calls": calls} if calls else {}
 
 
 def _finish(reply: Reply) -> str:

@@ -229,18 +229,15 @@ class _ChatServer:
         raise InvalidReply(f"{self._title} returned no valid JSON in two attempts: {wrong}")
 
     def _complete(self, request: _ChatRequest) -> Reply:
-        def body(refused: str) -> dict[str, Any]:
+        def body(refused: str) -> dict[str, Any]:  # see `_send`
             messages, options = request.messages, self._options(request, stream=False)
             if request.schema:
                 messages, shape = self._capabilities.json_request(messages, request.schema, refused)
                 options |= shape
             if request.tools:
                 options["tools"] = [chat_protocol.tool_out(tool) for tool in request.tools]
-            return {
-                "model": self._model,
-                "messages": [chat_protocol.message_out(message) for message in messages],
-                **options,
-            }
+            sent = [chat_protocol.message_out(message) for message in messages]
+            return {"model": self._model, "messages": sent, **options}
 
         return self._send(body, lambda done: chat_protocol.reply_in(done, self._title, self._model, request.max_tokens))
 
@@ -271,6 +268,7 @@ class _ChatServer:
         return self._capabilities.options(temperature=request.temperature, max_tokens=request.max_tokens, stream=stream)
 
     def _pieces(self, parts: Any, max_tokens: int) -> Generator[str, None, Reply]:
+        """Yield the texts of the stream `parts`, and return the reply. Raises `LanguageModelError` if it is cut off."""
         texts: list[str] = []
         joiner = chat_protocol.SurrogateJoiner()
         finish: chat_protocol.Finish = ""

@@ -41,7 +41,7 @@ class Schema:
         except ImportError as error:
             raise MissingExtra("llm", "a reply that follows a JSON Schema", error) from None
         try:
-            self.wire: dict[str, Any] = json.loads(json.dumps(dict(schema), allow_nan=False))
+            self.wire: dict[str, Any] = json.loads(json.dumps(dict(schema), allow_nan=False))  # as it is sent
             kind = validator_for(self.wire, default=Draft202012Validator)
             kind.check_schema(self.wire)
         except SchemaError as error:
@@ -96,6 +96,7 @@ class Schema:
 
 
 def _parts(schema: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield the schema and the schemas in it, under the keywords that OpenAI's strict mode knows."""
     if isinstance(schema, list):
         for item in schema:
             yield from _parts(item)

@@ -222,6 +222,7 @@ class AccessMiddleware:
             raise self._tokens.challenge(needed)
 
     async def _forward(self, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on a request whose body was read already. An invalid message is answered with status 400 instead."""
         if (error := await anyio.to_thread.run_sync(_body_error, body)) is not None:
             content = error.model_dump_json(by_alias=True, exclude_unset=True)
             await Response(content, 400, media_type="application/json")(scope, receive, send)

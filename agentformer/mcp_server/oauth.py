@@ -112,6 +112,7 @@ class Tokens:
             raise self.challenge(unusable, "invalid_token") from None
 
     def _claims(self, token: str) -> Mapping[str, Any]:
+        """Return the claims of a token. Raises `ValueError` or `PyJWTError` if the token is not valid here."""
         if len(token) > _MAX_TOKEN:
             raise ValueError("the token is too long")
         header = jwt.get_unverified_header(token)
@@ -152,27 +153,27 @@ class Tokens:
             raise ValueError("the issuer has no key of this name")
 
     def _fetch(self) -> dict[str, jwt.PyJWK]:
+        """Return the keys with which the issuer signs, by name. Keys that cannot be used here are left out."""
         policy = Policy(timeout=5, retries=1, max_bytes=_MAX_BYTES)
         address = str(self._issuer_metadata(policy).get("jwks_uri", ""))
         parts = urlsplit(_address("jwks_uri", address))
         path = parts.path + f"?{parts.query}" * bool(parts.query)
         answer = JsonClient(f"{parts.scheme}://{parts.netloc}", policy).get(path)
-        found = {}
+        keys = {}
         for each in answer.get("keys", []) if isinstance(answer, dict) else []:
             if isinstance(each, dict) and each.get("kty") in ("RSA", "EC", "OKP") and each.get("use", "sig") == "sig":
                 try:
-                    found[str(each.get("kid", ""))] = jwt.PyJWK(each)
+                    keys[str(each.get("kid", ""))] = jwt.PyJWK(each)
                 except jwt.PyJWTError:  # a curve or an algorithm that is not known here
                     continue
-        return found
+        return keys
 
     def _issuer_metadata(self, policy: Policy) -> Mapping[str, Any]:
         """Return the metadata of the issuer. Its own name in them must be the configured one (RFC 8414)."""
         parts = urlsplit(self.issuer)
         client, path = JsonClient(f"{parts.scheme}://{parts.netloc}", policy), parts.path.rstrip("/")
-        places = [f"/.well-known/{name}{path}" for name in _METADATA] + [f"{path}/.well-known/{_METADATA[1]}"] * bool(
-            path
-        )
+        places = [f"/.well-known/{name}{path}" for name in _METADATA]
+        places += [f"{path}/.well-known/{_METADATA[1]}"] if path else []
         for place in places:
             try:
                 metadata = client.get(place)

@@ -87,6 +87,8 @@ def read_resource(af: AgentFormer, caller: Caller, uri: str) -> types.ReadResour
 
 
 def _text(af: AgentFormer, caller: Caller, uri: str) -> str:
+    """Return the text of the core block, the document or the page that the URI names (see `TEMPLATES`). Raises
+    `NotFound` if it does not exist, or if the caller may not read it."""
     uri = fields.encodable("uri", uri)
     kind, *rest = uri.removeprefix(_SCHEME).split("/") if uri.startswith(_SCHEME) else [""]
     if not PERMISSIONS["core block" if kind == "core" else "document text"].allows(caller.grant):

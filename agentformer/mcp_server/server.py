@@ -264,9 +264,8 @@ def _tool(definition: ToolDefinition) -> types.Tool:
         annotations=types.ToolAnnotations(
             title=definition.title,
             read_only_hint=definition.read_only,
-            destructive_hint=not (
-                definition.read_only or definition.hints.additive
-            ),  # in MCP, every change that does not only add is destructive
+            # In MCP, every change that does not only add is destructive.
+            destructive_hint=not (definition.read_only or definition.hints.additive),
             idempotent_hint=definition.hints.idempotent,
             open_world_hint=False,
         ),

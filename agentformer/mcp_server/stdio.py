@@ -180,6 +180,7 @@ class StandardPipes:
         return line
 
     def _read_and_check(self) -> tuple[str, types.JSONRPCError | None] | None:
+        """Read in the reader thread what `_next_line` returns."""
         while True:
             line, is_long = self._read_line()
             if self._first_line:

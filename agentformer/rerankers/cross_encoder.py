@@ -64,7 +64,7 @@ class CrossEncoderReranker:
         self._lock = threading.Lock()  # a fast tokenizer fails if two threads use it at the same time
         self._model = _load(model, device)
         self._tokenizer: Any = self._model.tokenizer
-        self._limit = min(int(self._model.max_seq_length or _MAX_TOKENS), _MAX_TOKENS)
+        self._limit = min(int(self._model.max_seq_length or _MAX_TOKENS), _MAX_TOKENS)  # tokens of a pair
         prompt = self._model.prompts.get(self._model.default_prompt_name)
         features = self._model.preprocess([("", "")], prompt=prompt)
         self._overhead = int(features["attention_mask"].sum())  # special tokens, a prompt or a template

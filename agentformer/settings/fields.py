@@ -251,31 +251,15 @@ class Settings:
 
 _POSITIVE = (
     *("batch_tokens", "chunk_tokens", "top_k", "fanout", "rrf_k", "rerank_hits", "max_file_bytes", "max_pages"),
-    *(
-        "postgres_connections",
-        "read_seconds",
-        "sync_text_bytes",
-        "url_seconds",
-        "webhook_seconds",
-        "llm_timeout",
-        "answer_tokens",
-    ),
-    *("answer_context_tokens", "max_question_chars", "core_block_tokens", "working_messages"),
+    *("postgres_connections", "read_seconds", "sync_text_bytes", "url_seconds", "webhook_seconds", "llm_timeout"),
+    *("answer_tokens", "answer_context_tokens", "max_question_chars", "core_block_tokens", "working_messages"),
     *("context_tokens", "clean_batch", "summary_tokens", "lease_seconds", "embed_timeout", "embed_batch"),
     *("breaker_seconds", "llm_stream_seconds", "max_upload_files", "max_uploads", "node_lease_seconds"),
     *("max_jobs", "agent_steps", "agent_seconds", "agent_tokens"),
 )
 _NOT_NEGATIVE = (
-    *(
-        "llm_retries",
-        "clean_every",
-        "learn_every",
-        "clean_keep_recent",
-        "cleanup_interval",
-        "embed_retries",
-        "embed_retry_seconds",
-    ),
-    *("job_days", "trail_days", "window_tokens", "queue_seconds"),
+    *("llm_retries", "clean_every", "learn_every", "clean_keep_recent", "cleanup_interval", "embed_retries"),
+    *("embed_retry_seconds", "job_days", "trail_days", "window_tokens", "queue_seconds"),
 )
 _SMALLEST_WINDOW = 16  # tokens; a vector of a few words means little, but costs as much as a vector of a passage
 _RANGES = {

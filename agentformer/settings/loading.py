@@ -227,6 +227,7 @@ def _warn_unknown(variable: str) -> None:
 
 
 def _convert(name: str, value: Any) -> Any:
+    """Return the value in the type of the default of the setting. Raises `InvalidInput` if it cannot be converted."""
     if name in _PARSED:
         return _parsed(name, value)
     wanted: type[Any] = type(_BY_NAME[name].default)

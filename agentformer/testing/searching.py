@@ -363,6 +363,7 @@ class Scopes(BackendCase):
             assert by_words(backend, _WORD, scope) == [] == self.by_vectors(backend, _WORD, scope)
 
     def _check_scope(self, backend: MemoryBackend, reference: Reference, scope: Scope) -> int:
+        """Check lists, counts and searches of a scope against the reference. Return the number of its entries."""
         expected = reference.list(scope)
         assert list(backend.list(scope, limit=1000)) == expected, scope
         assert backend.count(scope) == len(expected), scope

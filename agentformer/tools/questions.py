@@ -172,15 +172,17 @@ class Questions:
         )
 
     def _search(self, question: str, filters: ChunkFilters, limit: int) -> Hits:
+        """Return the best hits in the selected sources. Raises `NotFound` if only documents are searched, and the
+        selected document does not exist."""
         validation.check_known(filters, ChunkFilters.__annotations__)
         _check_question(question, self._limits.max_chars)
         metadata = filters.get("metadata")
-        if (former := filters.get("filters")) is not None:
+        if (old_name := filters.get("filters")) is not None:
             if metadata is not None:
                 raise InvalidInput("filters", "is another name of `metadata`; give only `metadata`")
-            metadata = fields.metadata(former, "filters")
-        given = {name: value for name, value in filters.items() if name in _OF_DOCUMENTS}
-        documents = validation.scope_from({**given, "metadata": metadata}, Decay())
+            metadata = fields.metadata(old_name, "filters")
+        selected = {name: value for name, value in filters.items() if name in _OF_DOCUMENTS}
+        documents = validation.scope_from({**selected, "metadata": metadata}, Decay())
         chunks = dataclasses.replace(documents, kinds=("chunk",))
         scope = with_sources(chunks, filters)
         if scope.kinds:  # documents only

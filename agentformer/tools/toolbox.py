@@ -94,6 +94,7 @@ class Toolbox:
             return result
 
     def _within_limits(self, tool: ToolDefinition, caller: Caller, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Run the tool within the limits of the key. A question counts unless the model fails. New data need room."""
         run, allowance, adds = partial(tool.run, caller, arguments), caller.grant.allowance, tool.hints.permission.adds
         if allowance is None:
             return run()

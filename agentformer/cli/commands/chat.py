@@ -294,7 +294,7 @@ def _converse(chat: Chat) -> None:
             chat.begin()
         elif line in commands:
             commands[line]()
-        elif line.startswith("/") and " " not in line and line.count("/") == 1:
+        elif line.startswith("/") and " " not in line and line.count("/") == 1:  # a path is a message
             say(f"there is no command {line}\n{_HELP}")
         elif line:
             try:

@@ -79,14 +79,14 @@ def _status_lines(
         ("namespaces", f"{names}{more}" if counts else "none"),
         ("documents", f"{len(documents)} in {namespace}{_listed(states)}"),
         ("disk", ", ".join(f"{kind} {size / 1e6:.1f} MB" for kind, size in state["disk"].items() if size) or "nothing"),
-        *_embedding(af, state, sum(vectors_of(af.backend).pending(Scope(name)) for name in counts)),
+        *_embedding_rows(af, state, sum(vectors_of(af.backend).pending(Scope(name)) for name in counts)),
         ("language model", af.settings.llm_model or "none (answers quote the documents)"),
         *_cleaner(state["cleaner"]),
         *_providers(state["providers"]),
     ]
 
 
-def _embedding(af: AgentFormer, state: Mapping[str, Any], waiting: int) -> list[tuple[str, str]]:
+def _embedding_rows(af: AgentFormer, state: Mapping[str, Any], waiting: int) -> list[tuple[str, str]]:
     spaces = [
         f"{space['spec']}: {space['state']}, {space['dimension']} dimensions, {plural(space['vectors'], 'vector')}, "
         f"{space['bytes'] / 1e6:.1f} MB"
@@ -237,6 +237,7 @@ def _run_checks(options: dict[str, Any], *, repair: bool) -> tuple[Sequence[Chec
 
 
 def _recover(options: dict[str, Any], damage: str) -> tuple[Sequence[Check], int]:
+    """Move the readable records to a new file, then verify and repair it. Return the checks and the exit code."""
     try:
         salvaged = salvage(load_settings(options))
     except StoreError as error:

@@ -258,7 +258,11 @@ def _print_stream(events: Iterable[AnswerEvent], as_json: bool) -> bool:
             elif isinstance(event, AnswerPiece):
                 say(event.text, nl=False)
             elif isinstance(event, Answer):
-                _print_end(event)
+                if event.warnings:
+                    say()
+                    print_warnings(event.warnings)
+                print_answer(dataclasses.replace(event, text="", warnings=()))  # its empty first line ends the text
+                _print_mode(event)
     except KeyboardInterrupt:
         if not as_json:
             say()
@@ -287,14 +291,6 @@ def _print_context(context: PassageContext, as_json: bool) -> bool:
     return True
 
 
-def _print_end(answer: Answer) -> None:
-    if answer.warnings:
-        say()
-        print_warnings(answer.warnings)
-    print_answer(dataclasses.replace(answer, text="", warnings=()))  # its empty first line ends the streamed text
-    _print_mode(answer)
-
-
 def _print_mode(answer: Answer) -> None:
     """If the answer is incomplete and has no citations, print its mode (`llm`, `extractive` or `none`) as the last
     line. Otherwise, print nothing."""
@@ -318,7 +314,7 @@ def _ingest_all(
 
     def prepare(item: _Item, stopped: Stopped | None) -> Callable[[Progress], Document]:
         if isinstance(item, str):
-            return functools.partial(_upload_url, af, item, allow_private=allow_private, **given)
+            return lambda progress: af.rag.upload_url(item, allow_private=allow_private, progress=progress, **given)
         file, root, name = item
         list_folder(file, "PATH")  # raises for a folder that cannot be listed
         upload = af.rag.prepare(file, name=name, origin=Origin.of_file(file, root), stopped=stopped, **given)
@@ -340,10 +336,6 @@ def _ingest_all(
                     reason = f"{error}, or give --allow-private" if private else str(error)
                     document = Document(place, status="failed", reason=reason, **owner)
             yield document_json(document)
-
-
-def _upload_url(af: AgentFormer, url: str, progress: Progress, **options: Any) -> Document:
-    return af.rag.upload_url(url, progress=progress, **options)
 
 
 def _may_be_read_ahead(item: _Item) -> bool:

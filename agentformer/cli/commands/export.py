@@ -159,16 +159,11 @@ def export(
             hint_namespaces(af, namespace)
         namespaces = None if all_namespaces else [namespace]
         done = _export(af, folder, namespaces=namespaces, vectors=vectors, user_id=user_id)
-    _print_export(done, folder, as_json=as_json)
-    _report_missing(done.missing_originals)
-
-
-def _print_export(done: Exported, folder: Path, *, as_json: bool) -> None:
-    result = {"to": str(folder), "namespaces": done.namespaces, "former_versions": done.former}
     counts = {"originals": done.originals, "vectors": done.vectors, "missing_originals": done.missing_originals}
+    result = {"to": str(folder), "namespaces": done.namespaces, "former_versions": done.former, **counts}
     places = f"{plural(len(done.namespaces), 'namespace')} and {plural(done.originals, 'file')} in {folder}"
-    size = f"{plural(sum(done.namespaces.values()), 'entry')} of {places}"
-    print_result({**result, **counts}, size, as_json=as_json)
+    print_result(result, f"{plural(sum(done.namespaces.values()), 'entry')} of {places}", as_json=as_json)
+    _report_missing(done.missing_originals)
 
 
 @main.command(
@@ -367,7 +362,7 @@ def import_conversations(
     with connect(**options) as af:
         with bar("bytes") as progress:
             done = af.import_conversations(path, **chosen, progress=progress)
-        _report(done, as_json)
+        _print_imported(done, as_json)
         if watch:
             _watch(af, path, chosen, known)
     if done.failures:
@@ -385,7 +380,7 @@ def _watch(af: AgentFormer, path: Path, chosen: Mapping[str, Any], known: Mappin
         known = states
 
 
-def _report(done: ChatsImported, as_json: bool) -> None:
+def _print_imported(done: ChatsImported, as_json: bool) -> None:
     if as_json:
         print_json({**dataclasses.asdict(done), "failed": [problem._asdict() for problem in done.failed]})
         return

@@ -274,7 +274,7 @@ def _print(result: Optimization, options: OptimizeOptions, work: Path) -> None:
     say()
     for name, (former, value) in result.changed.items():
         say(f"{name}: {former} -> {value}")
-    judged = "test" in result.gain or not result.changed
+    judged = "test" in result.gain or not result.changed  # without a change, nothing is left to judge
     say(_VERDICTS[result.verdict] if judged else "the chosen settings are not judged yet: keep your settings")
     if result.changed.keys() & _STORED:
         say("chunking and embedding settings apply to new documents; ingest your documents again into a new memory")

@@ -292,14 +292,14 @@ def explain_ranks(hits: Sequence[Hit]) -> list[str]:
     ranks = []
     for hit in hits:
         missing = lists - {vote.name for vote in hit.votes}
-        parts = [_rank(vote, hit) for vote in hit.votes]
+        parts = [_vote_text(vote, hit) for vote in hit.votes]
         parts += [f"not found by {_RANKED_BY[side]}" for side in _SIDES if side in missing]
         parts += ["not scored by reranker"] if _RERANKER in missing else []
         ranks.append(", ".join(parts) if hit.votes else "no ranks")
     return ranks
 
 
-def _rank(vote: Vote, hit: Hit) -> str:
+def _vote_text(vote: Vote, hit: Hit) -> str:
     rank = f"{_ordinal(vote.rank)} by {_RANKED_BY.get(vote.name, vote.name)}"
     if vote.name == _RERANKER:
         return f"{rank}, which decides"

@@ -127,14 +127,8 @@ def _sync(af: AgentFormer, folder: str, given: dict[str, Any], as_json: bool) ->
 
 
 def _summary(report: SyncReport) -> str:
-    counts = {
-        "added": len(report.added),
-        "changed": len(report.changed),
-        "renamed": len(report.renamed),
-        "removed": len(report.removed),
-        "unchanged": report.unchanged,
-        "failed": len(report.failed),
-    }
+    counts = {state: len(getattr(report, state)) for state in ("added", "changed", "renamed", "removed")}
+    counts |= {"unchanged": report.unchanged, "failed": len(report.failed)}
     parts = [f"{count} {state}" for state, count in counts.items() if count] or ["the folder contains no files to read"]
     handled = len(report.added) + len(report.changed)
     rate = f", {plural(handled, 'file')} in {report.seconds:.1f} s" if handled else ""

@@ -288,6 +288,7 @@ class _Measurements:
             self.model_tokens, model = space.max_tokens, f"{space.spec} {space.max_tokens} {short_name(space)}"
         except EmbedderUnavailable as error:
             self.notes[f"only words were searched: {error}"] = None
+        # Ranks of an earlier run are used again only if all of this is the same.
         fixed = {name: str(getattr(corpus.settings, name)) for name in _FIXED}
         same = [model, __version__, ANALYSIS, fixed, grids.analyzer_names(settings_of(corpus.settings, _AUTOMATIC))]
         self._asked = {half: corpus.dataset.asking(questions) for half, questions in divided.items()}
@@ -328,6 +329,7 @@ class _Measurements:
             delete(self._folder)
 
     def _measure(self, configuration: Configuration, half: Half, row: bytes) -> _Measured:
+        """Measure a configuration. The ranks are stored under the key `row` if the reranker ranked every question."""
         started = time.monotonic()
         try:
             ranks, complete = self._ask(configuration, self._asked[half])
