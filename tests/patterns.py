@@ -23,9 +23,11 @@ LONG = 100  # a repetition of at least so many times may take more than linear t
 # Characters that stand for all others of their kind.
 CHARACTERS = "aAzé1 \t\n.-_,:;'\"/\\()[]{}<>*#|=@&$%!?+~^`´。、一ä\u0301\u200b\x00"
 ENDS = ("", "\x00", "\n\n a")  # after the repeated part; most patterns do not match one of them
-# Lengths; only an exponential time is seen here. They grow by little, so that the first one that takes long takes
-# seconds and not minutes, on a fast machine, too.
-FIRST = (8, 12, 16, *range(20, 64, 2), 64, 128, 300)
+# Lengths; only an exponential time is seen here. `FINE` is between two of them: if a text takes a while, the next one
+# grows by little, so that the first one that takes long takes seconds and not minutes.
+FIRST = (8, 16, 24, 32, 40, 48, 56, 64, 128, 300)
+FINE = 2
+A_WHILE = 0.0005  # seconds, for at most 64 characters
 SHORT, LENGTH = 1_000, 4_000
 NOISE = 0.004  # seconds
 MOST = 9.0  # times as long for a text of four times the length: 4 is linear, 16 is quadratic
@@ -230,7 +232,7 @@ def slow_text(pattern: re.Pattern[Any], function: str) -> str | None:
             def taken(length: int, times: int = 1, *, pump: tuple[str, str, str] = (beginning, part, end)) -> float:
                 return min(_seconds(work, texts.made(*pump, length)) for _ in range(times))
 
-            if any(taken(length) > 0.2 for length in FIRST):
+            if is_exponential(taken):
                 return f"{beginning!r} + {part!r} * n + {end!r}: exponential time"
             # On a busy machine, one comparison may be wrong by chance, so a slow text must be slow each time.
             if all(
@@ -241,6 +243,17 @@ def slow_text(pattern: re.Pattern[Any], function: str) -> str | None:
             ):
                 return f"{beginning!r} + {part!r} * n + {end!r}: more than linear time"
     return None
+
+
+def is_exponential(taken: Callable[[int], float]) -> bool:
+    """Does a short text take long? `taken` returns the seconds for a text of a length."""
+    last = 0
+    for length in FIRST:
+        between = range(last + FINE, length, FINE) if last and taken(last) > A_WHILE else ()
+        if any(taken(each) > 0.2 for each in (*between, length)):
+            return True
+        last = length
+    return False
 
 
 def _work(pattern: re.Pattern[Any], function: str) -> Callable[[Any], object]:

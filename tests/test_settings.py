@@ -286,6 +286,14 @@ def test_an_argument_is_repeated_only_if_it_is_too_short_for_a_key() -> None:
         assert "canary" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"), [("threads", "a whole number"), ("llm_timeout", "a number"), ("embed_base_url", "text")]
+)
+def test_true_is_no_number_and_no_text(name: str, kind: str) -> None:
+    with pytest.raises(InvalidInput, match=rf"^{name}: must be {kind}"):
+        load_settings({name: True}, {})
+
+
 def test_a_number_without_end_is_told_as_such() -> None:
     with pytest.raises(InvalidInput, match=r"^llm_timeout: must be at least 1 and finite \(set by"):
         load_settings({}, {"AGENTFORMER_LLM_TIMEOUT": "inf"})

@@ -133,24 +133,32 @@ class Tokens:
         return claims
 
     def _key(self, name: str) -> jwt.PyJWK:
-        """Return the public key with this name. An unknown name, as after a rotation, fetches the keys again, but not
-        more often than each `_AGAIN_SECONDS`, so that made-up names cannot keep the issuer busy."""
-        with self._lock:
-            now = time.monotonic()
-            stale = now - self._fetched > _KEYS_SECONDS
-            if (stale or name not in self._keys) and now - self._tried > _AGAIN_SECONDS:
-                self._tried = now
-                try:
-                    self._keys, self._fetched = self._fetch(), now
-                except HttpFailure as failure:
-                    if not self._keys:
-                        self._tried = float("-inf")
-                        raise Unauthenticated(f"the keys of the issuer cannot be fetched now: {failure}") from None
-            if name in self._keys:
-                return self._keys[name]
-            if not name and len(self._keys) == 1:
-                return next(iter(self._keys.values()))
-            raise ValueError("the issuer has no key of this name")
+        """Return the public key with this name. A call with a known name does not wait while another one fetches."""
+        if self._lock.acquire(blocking=name not in self._keys):
+            try:
+                self._fetch_again(name)
+            finally:
+                self._lock.release()
+        keys = self._keys
+        if name in keys:
+            return keys[name]
+        if not name and len(keys) == 1:
+            return next(iter(keys.values()))
+        raise ValueError("the issuer has no key of this name")
+
+    def _fetch_again(self, name: str) -> None:
+        """Fetch the keys if they are old, or if none has this name, as after a rotation; but not more often than each
+        `_AGAIN_SECONDS`, so that made-up names cannot keep the issuer busy."""
+        now = time.monotonic()
+        stale = now - self._fetched > _KEYS_SECONDS
+        if (stale or name not in self._keys) and now - self._tried > _AGAIN_SECONDS:
+            self._tried = now
+            try:
+                self._keys, self._fetched = self._fetch(), now
+            except HttpFailure as failure:
+                if not self._keys:
+                    self._tried = float("-inf")
+                    raise Unauthenticated(f"the keys of the issuer cannot be fetched now: {failure}") from None
 
     def _fetch(self) -> dict[str, jwt.PyJWK]:
         """Return the keys with which the issuer signs, by name. Keys that cannot be used here are left out."""

@@ -231,11 +231,11 @@ def _convert(name: str, value: Any) -> Any:
     if name in _PARSED:
         return _parsed(name, value)
     wanted: type[Any] = type(_BY_NAME[name].default)
-    if isinstance(value, wanted):
-        return value
     try:
-        if issubclass(wanted, int) and isinstance(value, float) and not value.is_integer():
+        if isinstance(value, bool) or (wanted is int and isinstance(value, float) and not value.is_integer()):
             raise ValueError(value)
+        if isinstance(value, wanted):
+            return value
         if issubclass(wanted, Path):
             return Path(value)
         return wanted(value)

@@ -12,7 +12,7 @@ from unicodedata import normalize
 import pytest
 
 import agentformer
-from agentformer.archive.markdown.files import HomeReport
+from agentformer.archive.markdown.file_matching import HomeReport
 from agentformer.archive.markdown.pages import MAX_BYTES
 from agentformer.errors import InvalidInput
 from agentformer.rag.folder_files import PRIVATE

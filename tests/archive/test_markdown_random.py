@@ -12,7 +12,7 @@ import pytest
 
 import agentformer
 from agentformer.archive.markdown.entries import folder_of
-from agentformer.archive.markdown.files import HomeReport
+from agentformer.archive.markdown.file_matching import HomeReport
 from agentformer.archive.markdown.pages import Page, parse
 from agentformer.errors import AgentFormerError
 from agentformer.types import Scope

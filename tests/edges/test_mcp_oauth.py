@@ -8,6 +8,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -225,6 +226,32 @@ def test_a_rotated_key_is_fetched_and_made_up_names_are_not(issuer: Issuer, monk
     assert tokens.verify(issuer.token(kid="two")).user_id == "anna"
     with pytest.raises(Challenge):
         tokens.verify(issuer.token(kid="one", key=RSA))  # its key was taken back
+
+
+@pytest.mark.process
+def test_a_known_key_does_not_wait_for_an_issuer_that_is_slow(issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = Tokens(issuer.url, RESOURCE)
+    tokens.verify(issuer.token())
+    asked, answered = threading.Event(), threading.Event()
+    known = dict(tokens._keys)
+
+    def fetch() -> dict[str, Any]:
+        asked.set()
+        assert answered.wait(60)
+        return known
+
+    monkeypatch.setattr(oauth, "_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(tokens, "_fetch", fetch)
+    with ThreadPoolExecutor(2) as pool:
+        made_up = pool.submit(tokens.verify, issuer.token(kid="made up", key=RSA))
+        try:
+            assert asked.wait(60)
+            assert pool.submit(tokens.verify, issuer.token()).result(60).user_id == "anna"
+            assert not made_up.done()
+        finally:
+            answered.set()
+        with pytest.raises(Challenge):
+            made_up.result(60)
 
 
 @pytest.mark.process

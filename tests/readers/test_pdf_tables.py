@@ -47,6 +47,12 @@ def test_a_row_has_its_label_and_its_values_with_the_headers_of_their_columns() 
     assert [row.line for row in table.rows] == [3, 4, 6]
 
 
+def test_a_negative_amount_keeps_its_parenthesis_and_its_currency() -> None:
+    loss = line(7, (50, "Loss"), (380, "("), (390, "$"), (400, "<82)"), (500, "<7"))
+    [table] = find_tables([*HEAD, *line(2, (400, "<2018"), (500, "<2017")), *BODY, *loss])
+    assert rows(table)[-1] == "Loss | 2018: ($82) | 2017: 7"
+
+
 def test_a_header_above_several_columns_belongs_to_each_of_them() -> None:
     above = line(1, (395, "Year ended"), y=681) + line(2, (400, "<2018"), (500, "<2017"))
     [table] = find_tables([*above, *BODY])

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from agentformer.archive.markdown.entries import scope_of
-from agentformer.archive.markdown.files import HomeReport
+from agentformer.archive.markdown.file_matching import HomeReport
 from agentformer.archive.markdown.folder import HomeFolder
 from agentformer.archive.markdown.sync import HomeSync
 from agentformer.errors import AgentFormerError, InvalidInput

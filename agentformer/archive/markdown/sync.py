@@ -23,7 +23,7 @@ from typing import Any
 
 from agentformer.archive import batches
 from agentformer.archive.markdown.entries import Categories, adopted, belongs, created, scope_of, why_not_live
-from agentformer.archive.markdown.files import Found, HomeReport, HomeWriter, Scan, scan
+from agentformer.archive.markdown.file_matching import Found, HomeReport, HomeWriter, Scan, scan
 from agentformer.archive.markdown.folder import HomeFile, HomeFolder, Record, check_loss
 from agentformer.archive.markdown.pages import EDITABLE, Page, is_same, render, values_of
 from agentformer.errors import AgentFormerError, Conflict, InvalidInput, SpaceMismatch, StoreError, retried

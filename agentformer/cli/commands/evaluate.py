@@ -18,7 +18,7 @@ from agentformer.cli.group import common, examples, main
 from agentformer.cli.inputs import hint_namespaces, lines_of, open_existing
 from agentformer.cli.output import bar, interval_text, plural, print_json, print_warnings, say, table
 from agentformer.errors import InvalidInput
-from agentformer.evaluation import question_file, synthetic
+from agentformer.evaluation import document_questions, synthetic
 from agentformer.evaluation.dataset import Dataset, halves, read_dataset, sampled
 from agentformer.evaluation.memory_evaluation import read_questions
 from agentformer.evaluation.run import MODES, Evaluation, EvaluationOptions, Mode, Part, check_modes, evaluate
@@ -158,17 +158,19 @@ def _measure_file(
         outcomes = []
         with bar("questions") as progress:
             for number, question in enumerate(questions, 1):
-                outcomes.append(question_file.ask(af.backend, question, namespace, mode, answered if top_k else None))
+                outcomes.append(
+                    document_questions.ask(af.backend, question, namespace, mode, answered if top_k else None)
+                )
                 progress(number, len(questions))
-    measured = {"mode": mode, "namespace": namespace, **question_file.report(outcomes)}
+    measured = {"mode": mode, "namespace": namespace, **document_questions.report(outcomes)}
     if as_json:
-        print_json({**measured, "results": [question_file.result(outcome) for outcome in outcomes]})
+        print_json({**measured, "results": [document_questions.result(outcome) for outcome in outcomes]})
     else:
         print_warnings(measured["warnings"])
         _print_file_report(measured, outcomes)
 
 
-def _print_file_report(measured: dict[str, Any], outcomes: Sequence[question_file.Outcome]) -> None:
+def _print_file_report(measured: dict[str, Any], outcomes: Sequence[document_questions.Outcome]) -> None:
     lines = [("questions", f"{measured['questions']}, {measured['answerable']} with an answer")]
     if measured["recall"]:
         lines += [("recall", _cutoffs(measured["recall"])), ("MRR@10", f"{measured['mrr@10']:.3f}")]
@@ -182,7 +184,7 @@ def _print_file_report(measured: dict[str, Any], outcomes: Sequence[question_fil
         say(f"{name:13}{value}")
     missed = [outcome.question for outcome in outcomes if not outcome.rank and not outcome.question.unanswerable]
     if missed:
-        say(f"\nno correct passage among the first {question_file.DEPTH}: {len(missed)}")
+        say(f"\nno correct passage among the first {document_questions.DEPTH}: {len(missed)}")
     for question in missed[:_MISSED]:
         say(f"  line {question.line}: {question.text}")
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from agentformer.archive.markdown.files import HomeReport
+from agentformer.archive.markdown.file_matching import HomeReport
 from agentformer.cli.group import common, examples, explicit_namespace, main
 from agentformer.cli.inputs import hint_namespaces
 from agentformer.cli.output import bar, clip, one_line, plural, print_json, say

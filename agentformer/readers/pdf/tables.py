@@ -220,18 +220,17 @@ def _row(words: Sequence[Word]) -> _Row:
 def _values(words: Sequence[Word]) -> list[_Cell]:
     """Return a cell for each number, joined with the sign before or after it, such as "$" or "%"."""
     cells: list[_Cell] = []
-    prefix: Word | None = None
+    prefix, left = "", 0.0  # signs since the last number, such as "(" and "$", and where the first of them begins
     for word in words:
         if word.text in _BEFORE:
-            prefix = word
+            left = left if prefix else word.left
+            prefix += word.text
         elif word.text in _AFTER:
             if cells:
                 cells[-1] = _Cell(cells[-1].text + word.text, cells[-1].left, word.right)
-        elif prefix:
-            cells.append(_Cell(prefix.text + word.text, prefix.left, word.right))
-            prefix = None
         else:
-            cells.append(_Cell(word.text, word.left, word.right))
+            cells.append(_Cell(prefix + word.text, left if prefix else word.left, word.right))
+            prefix = ""
     return cells
 
 
