@@ -2,8 +2,7 @@
 
 Memory contains text of documents, tools and other people. To keep this text apart from instructions, memory is quoted
 in a message of the user, and never in the system prompt. All tool results share a limit of tokens. A long result is
-cut, and older results are shortened to make space for newer results.
-"""
+cut, and older results are shortened to make space for newer results."""
 
 from __future__ import annotations
 
@@ -109,7 +108,7 @@ def brief(task: str, context: Context | None) -> Briefing:
     used = [(share, entry) for share in _SHARES for entry in context.entries.get(share, ())]
     memories = (UsedMemory(entry.id, share, entry.kind, excerpt(entry.content)) for share, entry in used)
     entries = tuple(entry for _, entry in used)
-    complete = bool(entries) or not context.has_memory
+    complete = bool(entries) or not context.has_memory  # the creator of a `Context` may leave out `entries`
     return Briefing(shown, tuple(memories), entries, context.report.warnings, complete)
 
 

@@ -5,8 +5,7 @@ The cosines of unrelated texts are about 0 with all-MiniLM-L6-v2, and about .78 
 model knows: the mean cosine of unrelated texts and the mean cosine of related texts. A `Scale` maps these anchors to
 those of all-MiniLM-L6-v2, because the constants of this package were chosen on its cosines. The cosines of
 all-MiniLM-L6-v2 itself do not change. Texts of two languages are often further apart, so such pairs have anchors of
-their own.
-"""
+their own."""
 
 from __future__ import annotations
 
@@ -71,8 +70,9 @@ class Scale(NamedTuple):
     reference: Anchors
 
     def map(self, cosines: Cosines, language: str = _ALL) -> Cosines:
-        """Return the mapped cosines (-1..1) of texts in a language. A higher cosine never gives a lower value. In
-        a language that the model knows, 1 stays 1."""
+        """Return the mapped cosines (-1..1) of texts in a language. A cosine up to `related` is mapped by the line on
+        which both anchors get the values of `reference`. A higher one is mapped by the line from there to 1, so 1 stays
+        1 if `related` is less than 1. A higher cosine never gives a lower value."""
         own = self.anchors.get(language) or self.anchors[_ALL]
         if own == self.reference:
             return cosines

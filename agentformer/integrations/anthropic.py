@@ -2,8 +2,7 @@
 search of the memory finds the file.
 
 The tool differs from `BetaLocalFilesystemMemoryTool` in these points: a directory exists while a file is in it, the
-size of a directory is the sum of its files, and a file has at most a million characters.
-"""
+size of a directory is the sum of its files, and a file has at most a million characters."""
 
 from __future__ import annotations
 
@@ -56,6 +55,7 @@ class AgentFormerMemoryTool(BetaAbstractMemoryTool):
         self._af = af
         self._leases = leases_of(af.backend)
         self._place: dict[str, Any] = {"namespace": namespace, "user_id": user_id, "project": project}
+        # the name of the lease in `_locked`: the same in each process, and of the same length for every owner
         self._lease = f"{_TYPE}-{uuid.uuid5(uuid.NAMESPACE_OID, json.dumps([namespace, user_id, project]))}"
 
     def execute(self, command: Any) -> Any:

@@ -307,7 +307,8 @@ def _paths(value: Mapping[str, Any], before: str) -> Iterator[tuple[str, Any]]:
 
 
 def _seconds(value: Any) -> float | None:
-    """Return the time of a date, or of a text in ISO 8601, in seconds since 1970. A time without a zone is in UTC."""
+    """Return the time of a date, or of a text that begins like "2024-01-31", in seconds since 1970, or None for any
+    other value. The short form "20240131" is not read, because it may be a number. A time without a zone is in UTC."""
     if isinstance(value, str) and len(value) >= 10 and value[4:5] == "-":
         try:
             value = datetime.fromisoformat(value)

@@ -245,7 +245,8 @@ class _Cutter:
 
     def shared(self, parts: Iterator[CodePart]) -> Iterator[CodePart]:
         """Yield the parts. Neighbouring parts of the same outer symbol are joined if they are small in total. The head
-        of a class (the part before its methods) may be joined with the first methods."""
+        of a class (the part before its methods) may be joined with the first methods. The joined part then has only the
+        symbols of the methods, because their names contain the name of the class."""
         held: CodePart | None = None
         for part in parts:
             if held and held.outer is part.outer and self._size(held.span.start, part.span.end) <= self._shared:

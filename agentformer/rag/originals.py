@@ -97,6 +97,7 @@ class Originals:
             files = DatabaseOriginals(shared.files)
         folder = root / owner.folder
         own = _Uploads(folder, elsewhere=bool(address))
+        # Nodes share files in a bucket or a database, and so they share the locks. Files in `folder` are locked there.
         uploads = _SharedUploads(shared.locks) if shared is not None and address else own
         originals = cls(folder, backend, files, uploads)
         originals.owner = owner
@@ -219,7 +220,7 @@ class _Uploads:
     operating system releases the lock if the process dies."""
 
     def __init__(self, folder: Path, *, elsewhere: bool = False) -> None:
-        """`elsewhere` is True if the original files are not in `folder`, but in a bucket."""
+        """`elsewhere` is True if the original files are not in `folder`, but in a bucket; see `exist`."""
         self._folder = folder
         self._elsewhere = elsewhere
 
@@ -227,7 +228,8 @@ class _Uploads:
         return _Upload(self._folder, f"{_UPLOAD}{new_id()}")
 
     def exist(self) -> bool:
-        """Return True if there may be uploads and their files: if the folder exists, because each upload creates it."""
+        """Return True if there may be uploads and their files. An upload creates the folder, but files in a bucket may
+        remain after the folder is lost."""
         return self._elsewhere or self._folder.is_dir()
 
     def names(self) -> set[str]:

@@ -117,8 +117,7 @@ def latest_first(
     each other, and other hits keep their ranks. Each rank keeps its score, so a hit that gets a new rank gets the score
     of this rank. A hit gets a better rank only if its own score is not much lower than the score of this rank (`NEAR`).
     If the `question` asks for the past, or names the older value, the ranks stay the same. `others` are hits that the
-    search has left out as not relevant. Those that replace one of the `hits` are added.
-    """
+    search has left out as not relevant. Those that replace one of the `hits` are added."""
     facts = facts or FactComparison()
     known = {hit.entry.id for hit in hits} if others else set()
     compared = [*hits, *(hit for hit in others if hit.entry.id not in known)][:COMPARED]
@@ -139,7 +138,7 @@ def latest_first(
     for places in _groups(moved):
         newest = sorted(places, key=lambda place: moment(hits[place].entry), reverse=True)
         for place in places:
-            # There is always a candidate, because the number of candidates equals the number of ranks that are left.
+            # There is always a candidate: each rank above this one took one hit, so one hit with n <= place is left.
             other = next(n for n in newest if n <= place or hits[n].score >= NEAR * hits[place].score)
             newest.remove(other)
             ordered[place] = replace(marked[other], score=hits[place].score)

@@ -134,7 +134,7 @@ class _Match:
     hit: Hit
     query: _LanguageQuery
     stems: frozenset[str]
-    joined: str  # all stems, each after a space, to search for parts and beginnings of stems
+    joined: str  # all stems without language, each after a space, to search for parts and beginnings of stems
     words: frozenset[str]
     names: list[tuple[frozenset[str], tuple[str, ...]]]  # the terms of each name of the entry, and its words
     cosine: float = 0.0  # on the common scale; 0 if the vectors had no influence on the ranking
@@ -179,8 +179,8 @@ def _content_terms(query: QueryTerms, language: str) -> tuple[str, ...]:
 
 def _read(hit: Hit, query: _LanguageQuery, most: int) -> _Match:
     """Return a `_Match` with the terms of a hit. The first `most` code points of the content, the best-matching part
-    and the names of the hit are read. The caller later sets the fields `cosine`, `terms` and `name`, which compare the
-    hit with the query."""
+    and the names of the hit are read. The caller later sets the fields `cosine`, `terms` and `named_by_query`, which
+    compare the hit with the query."""
     entry, language = hit.entry, query.language
     beyond = entry.content[max(hit.span.start, most) : hit.span.end] if hit.span else ""
     text = "\n".join((entry.title, entry.context, entry.content[:most], beyond))
@@ -189,7 +189,7 @@ def _read(hit: Hit, query: _LanguageQuery, most: int) -> _Match:
     for name in _names(entry):
         analyzed = analyze_query(name.replace("_", " "))
         names.append((frozenset(_content_terms(analyzed, language)), analyzed.as_text(language).words))
-    joined = "".join(" " + stem.rpartition("~")[2] for stem in dict.fromkeys(terms.stems))
+    joined = "".join(" " + stem.rpartition("~")[2] for stem in dict.fromkeys(terms.stems))  # "fi~talo" as " talo"
     ideographs = frozenset(part for part in terms.parts if len(part) == 1)  # a query may be a single ideograph
     return _Match(hit, query, ideographs.union(terms.stems), joined, frozenset(terms.words), names)
 
@@ -213,7 +213,7 @@ def _certainty(match: _Match, term: str) -> float:
         return 1.0
     if match.query.corrections.get(term, frozenset()) & match.stems:
         return _TYPO
-    language, marked, stem = term.partition("~")
+    language, marked, stem = term.partition("~")  # "fi~talo"; a code has no mark
     if not marked or len(stem) < _LONG_STEM or not stem.isalpha():
         return 0.0
     if language in COMPOUNDING and stem in match.joined:

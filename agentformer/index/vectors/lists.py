@@ -1,7 +1,6 @@
 """Inverted lists: the codes of the rows of a trained index, grouped by the nearest centroid. `Lists` are either in
 memory and change, or they are mapped from a file and never change. The operating system caches mapped lists, so several
-processes share them, and only the parts that a search needs are read.
-"""
+processes share them, and only the parts that a search needs are read."""
 
 from __future__ import annotations
 
@@ -43,7 +42,8 @@ class AssignedRows(NamedTuple):
 
 
 class Lists:
-    """The inverted lists of the rows at consecutive positions from `first` on. Not thread-safe."""
+    """The inverted lists of the rows at consecutive positions of the index, from `first` on. Arrays of this class start
+    at `first`: the position `first + 3` has the place 3 in them. Not thread-safe."""
 
     def __init__(
         self, index: Any, first: int = 0, places: NDArray[np.int32] | None = None, *, mapped: bool = False
@@ -82,7 +82,7 @@ class Lists:
 
     @property
     def offset_of(self) -> NDArray[np.int32]:
-        """The offset of each position in its list, or `NO_OFFSET` for a position without a row."""
+        """The offset of each position: the number of rows before it in its list. `NO_OFFSET` if it has no row."""
         return self._places[1, : self.size]
 
     def put(self, assigned: AssignedRows, positions: IntArray) -> None:
@@ -109,15 +109,15 @@ class Lists:
 
     def remove(self, dropped: Mask) -> None:
         """Remove the rows at the positions that are True in `dropped`."""
-        own = self.present(dropped)
-        if not own.any():
+        removed = self.present(dropped)
+        if not removed.any():
             return
         self.index.remove_ids(bitmap_selector(dropped))
-        self.offset_of[own] = NO_OFFSET
+        self.offset_of[removed] = NO_OFFSET
         self._read_sizes()
-        for number in np.flatnonzero(self._list_sizes).tolist():
-            positions = self.read(number).positions - self.first
-            self.offset_of[positions] = np.arange(len(positions))
+        for number in np.unique(self.list_of[removed]).tolist():  # FAISS has moved other rows of these lists
+            places = self.read(number).positions - self.first
+            self.offset_of[places] = np.arange(len(places))
 
     def spilled(self, path: Path) -> Lists:
         """Return lists with the same rows, mapped from a new file at `path`. The file is deleted immediately; the

@@ -176,15 +176,18 @@ class Evidence:
         return QuoteFeatures(self.quotes[0].score, about, not self._is_within_limit and self._is_about_something_else())
 
     def _is_about_something_else(self) -> bool:
-        """Return whether the first quote certainly answers nothing: it repeats the question, its hit is off topic, the
-        question has a number or a name that no hit contains, or the quote names another thing than the question."""
+        """Return whether the first quote certainly answers nothing: it only asks the question again, and its passage
+        has no answer; its hit is off topic; the question has a number or a name that no hit contains; or the quote
+        names another thing than the question: one of the same kind with another number ("berth 12" for "berth 30"), or
+        one with another name."""
         first, passage = self.quotes[0], self._passage
         text = f"{passage.hit.entry.context}\n{first.text}"
+        repeats = bool(first.features and first.features.asks and first.features.words > _REPEATED)
         return (
-            bool(first.features and first.features.asks and first.features.words > _REPEATED)
+            repeats
             or self._is_off_topic(first.hit)
             or names_another(numbered_things(self.question, self.terms.language), text, passage.language)
-            or self._names_another(text)
+            or self._has_another_name(text)
             or bool(support.unknown_in_question(self.question, self.quotable))
         )
 
@@ -201,7 +204,7 @@ class Evidence:
         """The language of the first quote. If it is unknown, the language of the question."""
         return self._passage.language or classify(self.question).language
 
-    def _names_another(self, text: str) -> bool:
+    def _has_another_name(self, text: str) -> bool:
         """Return whether the quote with its headings, `text`, is about another name, code or ordinal number than the
         question. Also return True if the quote is from a memory such as a fact, and a name of the question is missing
         in this memory and in the other hits of its session."""

@@ -5,8 +5,7 @@ PDFium is fast and can read damaged files, so it is used first. PDFium is not th
 one document.
 
 `PypdfDocument` returns the text of single pages. pypdf is slower, but reads some pages correctly that PDFium reads
-incorrectly.
-"""
+incorrectly."""
 
 from __future__ import annotations
 
@@ -101,8 +100,8 @@ class PdfiumDocument:
         """Return the text of a page, with its titles and tables.
 
         The text is in reading order, with blank lines between paragraphs. Text beyond the edge of the visible page is
-        included, so that lines that cross the edge are complete. Raises `Unreadable` if PDFium cannot read the page.
-        """
+        included, so that lines that cross the edge are complete. But a short text (`SHORT`) is left out if its few
+        letters (`STRAY`) are all beyond the edge. Raises `Unreadable` if PDFium cannot read the page."""
         try:
             with self.page(number) as page, closing(upright_text(page)) as text_page:
                 text = text_page.get_text_range()

@@ -86,9 +86,10 @@ class Container:
                 connection_timeout=_CONNECT_SECONDS,
                 retry_connect=1,
                 retry_throttle_total=_THROTTLED_TRIES,
-                retry_throttle_backoff_max=max(1, int(address.patience)),
+                retry_throttle_backoff_max=max(1, int(address.patience)),  # whole seconds; with 0, nothing is repeated
             )
             database = self._client.create_database_if_not_exists(address.database)
+            # `default_ttl=-1`: an item expires only if it has a `ttl` of its own, as those of `gone_item` have
             self._container: ContainerProxy = database.create_container_if_not_exists(
                 address.container, PartitionKey(f"/{PARTITION_KEY}"), default_ttl=-1, **(properties or {})
             )

@@ -125,13 +125,18 @@ class JsonFileStore(InMemoryStore):
 
     def verify(self, *, repair: bool = False) -> Sequence[Check]:
         """Check the files, the links of summaries, and the superseded entries. If `repair` is True, entries without a
-        valid successor are made current. Nothing else is repaired, because a person must edit the files."""
+        valid successor are made current. Nothing else is repaired, because a person must edit the files. If the journal
+        of the folder is damaged, only this is reported, because no entry can be read."""
         files = Findings("files", "each file can be read", "")
-        with files.reading(), self.reading() as connection:
-            files.looked_at = len(self._files)
-            for name, reason in self._damaged().items():
-                files.add(reason, name)
-            links, superseded = verify.links(connection), verify.superseded(connection)
+        try:
+            with self.reading() as connection:
+                files.looked_at = len(self._files)
+                for name, reason in self._damaged().items():
+                    files.add(reason, name)
+                links, superseded = verify.links(connection), verify.superseded(connection)
+        except StoreDamaged as error:
+            files.add(str(error))
+            return [files.to_check()]
         links.advice = "correct the file in an editor"
         if repair and superseded.found:
             with superseded.repairing():
