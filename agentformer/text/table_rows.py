@@ -165,7 +165,7 @@ def _lines(text: str) -> Iterator[_Line]:
 def _divided(line: str) -> tuple[str, tuple[str, ...]]:
     """Return the label of a line, and the amounts at its end with their signs: "Net sales $ 1,234 (56 ) 7 %" gives "Net
     sales" and ("$1,234", "(56)", "7%"). A sign after the label, as in "Growth in % 5 6", belongs to the label if it can
-    follow an amount."""
+    follow an amount. "€" follows the amounts of a line that ends with it, as in "Rent 5 € 6 €"."""
     if _DIGIT.search(line) and not _DIGIT.search(_DAY.sub("", _PERIOD.sub("", line))):
         return line, ()  # a line of dates is a header
     words = line.split()
@@ -179,11 +179,11 @@ def _divided(line: str) -> tuple[str, tuple[str, ...]]:
     values: list[str] = []
     prefix = ""
     for word in words[first:]:
-        if word in _PREFIXES:
+        if values and word in _SUFFIXES and (word not in _PREFIXES or word == words[-1]):
+            values[-1] += word
+        elif word in _PREFIXES:
             prefix += word
-        elif word in _SUFFIXES:
-            values[-1:] = [values[-1] + word] if values else []
-        else:
+        elif word not in _SUFFIXES:
             values.append(prefix + word)
             prefix = ""
     return " ".join(words[:first]), tuple(values)

@@ -53,6 +53,12 @@ def test_a_negative_amount_keeps_its_parenthesis_and_its_currency() -> None:
     assert rows(table)[-1] == "Loss | 2018: ($82) | 2017: 7"
 
 
+def test_a_euro_sign_belongs_to_the_amount_before_it_in_a_line_that_ends_with_it() -> None:
+    rent = line(7, (50, "Rent"), (380, "<950"), (385, "€"), (480, "<990"), (485, "€"))
+    [table] = find_tables([*HEAD, *line(2, (400, "<2018"), (500, "<2017")), *BODY, *rent])
+    assert rows(table)[-1] == "Rent | 2018: 950€ | 2017: 990€"
+
+
 def test_a_header_above_several_columns_belongs_to_each_of_them() -> None:
     above = line(1, (395, "Year ended"), y=681) + line(2, (400, "<2018"), (500, "<2017"))
     [table] = find_tables([*above, *BODY])

@@ -64,6 +64,11 @@ def test_a_table_that_continues_takes_its_headers_from_the_context() -> None:
     assert rows(text, "2023 | 2022 (in millions)")[1] == "Interest paid | 2023: $31 | 2022: $22 | in millions"
 
 
+def test_a_euro_sign_is_before_or_after_each_amount_of_a_line() -> None:
+    text = "2024 2023\nVuokra 950 € 990 €\nSähkö € 80 € 70\nVesi 20 € 18 €\n"
+    assert rows(text) == ["Vuokra | 2024: 950€ | 2023: 990€", "Sähkö € | 80 €70", "Vesi | 2024: 20€ | 2023: 18€"]
+
+
 def test_cells_between_bars_have_the_headers_of_the_first_line() -> None:
     text = "Costs:\n\n| cost | 2018 | 2017 |\n|:---|---:|---:|\n| Boats | 5 | 6 |\n| Sails | 7 | 8 |\n"
     assert rows(text) == ["cost: Boats | 2018: 5 | 2017: 6", "cost: Sails | 2018: 7 | 2017: 8"]

@@ -218,17 +218,17 @@ def _row(words: Sequence[Word]) -> _Row:
 
 
 def _values(words: Sequence[Word]) -> list[_Cell]:
-    """Return a cell for each number, joined with the sign before or after it, such as "$" or "%"."""
+    """Return a cell for each number, joined with the sign before or after it, such as "$" or "%". "€" is after the
+    numbers of a line that ends with it."""
     cells: list[_Cell] = []
     prefix, left = "", 0.0  # signs since the last number, such as "(" and "$", and where the first of them begins
     for word in words:
-        if word.text in _BEFORE:
+        if cells and word.text in _AFTER and (word.text not in _BEFORE or word.text == words[-1].text):
+            cells[-1] = _Cell(cells[-1].text + word.text, cells[-1].left, word.right)
+        elif word.text in _BEFORE:
             left = left if prefix else word.left
             prefix += word.text
-        elif word.text in _AFTER:
-            if cells:
-                cells[-1] = _Cell(cells[-1].text + word.text, cells[-1].left, word.right)
-        else:
+        elif word.text not in _AFTER:
             cells.append(_Cell(prefix + word.text, left if prefix else word.left, word.right))
             prefix = ""
     return cells
