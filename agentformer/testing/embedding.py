@@ -258,6 +258,18 @@ class Reembedding(BackendCase):
         again = self.start(tmp_path, HashingEmbedder(64))
         assert self.by_vectors(again, "marmot") == sorted(entry.id for entry in stored)
 
+    def test_reembed_embeds_the_new_text_of_a_refused_entry(self, tmp_path: Path) -> None:
+        """If an entry is changed while the embedder refuses its former text, `reembed` embeds the new text."""
+        backend, (entry,) = self.stored(tmp_path, "a bad heron", dense=True)
+
+        class Changing(_Picky):
+            def embed_documents(self, texts: Sequence[str]) -> Matrix:
+                if not self.asked:
+                    backend.update(entry.id, {"content": "a heron"})
+                return super().embed_documents(texts)
+
+        assert backend.reembed(Changing(HashingEmbedder(64))).failed == backend.pending(Scope()) == 0
+
     def test_a_new_space_is_not_confused_with_a_pruned_one(self, tmp_path: Path) -> None:
         """Search in a new space does not use files of a deleted space that remain on the disk."""
         backend, entries = self.stored(tmp_path, *_TEXTS, dense=True)

@@ -64,7 +64,7 @@ def _limited(run: re.Match[str]) -> str:
     return "".join(characters)
 
 
-Style = Literal["", "before", "after"]
+Style = Literal["", "before", "after"]  # the place of an accent beside its letter; "" if unknown
 FindBodies = Callable[[Sequence[str]], Sequence[Span | None]]
 
 # The combining form of each accent, and the letters that it combines with, to choose between the letters on both sides.
@@ -133,8 +133,10 @@ def _fits(accent: str, letter: str) -> bool:
 
 
 def _attach(match: re.Match[str], style: str) -> str:
-    """Join an accent with the letter before or after it. If it fits both, a dotless letter or a usual umlaut gets it;
-    else, `style` decides. Return the match unchanged if it fits neither letter, or if `style` contradicts."""
+    """Join an accent with the letter before or after it. `style` is that of the document, and "" counts as "before". If
+    the accent fits both letters, a dotless letter after it or the only one of `_USUAL` gets it; else, `style` decides.
+    If it fits one letter and is between two, it belongs to the word. At the edge of a word it may be another sign, so
+    it is joined only as `style` says. Otherwise, return the match unchanged."""
     left, accent, right = match["left"], match["accent"], match["right"]
     onto_left, onto_right = _fits(accent, left), _fits(accent, right)
     if accent == "`" and not (left.isalpha() and onto_right):  # `code` and ``quotes''
@@ -295,8 +297,7 @@ def join_hyphens(text: str, words: Mapping[str, int] | None = None, *, english: 
         hyphen = "-" if _keeps_hyphen(before, after, counts, english) else ""
         return f"{before}{hyphen}{after}{more}"
 
-    # A word hyphenated twice needs a second pass.
-    for _ in range(2):
+    for _ in range(2):  # a word hyphenated twice needs a second pass
         text = _LINE_END_HYPHEN.sub(join, text)
     return text
 

@@ -23,7 +23,7 @@ from agentformer.types import Span
 _LENGTHS = ("quarter", "months", "full_year")
 _YEAR = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)|(?<=[a-z]|\d)20\d\d(?!\d)")  # "2022", "fy2022", "q22023"
 _PLAIN_YEAR = re.compile(r"(?:19|20)\d\d")
-_CHANGE = re.compile(r"%|chang|growth", re.IGNORECASE)  # in the header of a column
+_CHANGE = re.compile(r"%|chang|growth", re.IGNORECASE)  # in the header of a column of changes, not of amounts
 _NUMBER = re.compile(r"\d{1,3}(?:[ \u202f]\d{3})+(?:[.,]\d+)?(?!\d)|\d[\d.,'’\u00a0]*")
 _THOUSANDS = re.compile(r"[.,'’\u00a0](?=\d{3}(?!\d))")
 _NEGATIVE = re.compile(r"\s*(?:[-−–]|[$€£¥]?\(|\([$€£¥]?)")
@@ -265,7 +265,7 @@ def _compared(asked: AskedValue, rows: Sequence[TableRow], language: str) -> dic
     for row in rows:
         cell = row.values[column] if column < len(row.values) else ""
         days = _days(cell, language) if find_dates(cell) else None
-        value = number_of(cell) if "%" in cell or asked.changes or not asked.relative else None
+        value = number_of(cell) if "%" in cell or asked.changes or not asked.relative else None  # an amount is no share
         value = float(days[0].toordinal()) if days else value
         former = number_of(row.values[before]) if before is not None else 0.0
         if value is None or former is None:
@@ -276,9 +276,9 @@ def _compared(asked: AskedValue, rows: Sequence[TableRow], language: str) -> dic
 
 
 def _column(asked: AskedValue, headers: Sequence[str], rows: Sequence[TableRow], language: str) -> int:
-    """Return the number of the column whose header fits best to the year, the length, the kind of value and the words
-    that the question names. A column with few values that can be compared is the last choice. Return 0 if there are no
-    headers."""
+    """Return the number of the column with the most points, or 0 without headers. A header gets 3 points for words of
+    the question, 3 if both or neither of them are about changes, 2 for a year of the question, and 1 or -1 for the
+    length of its period (see `period_fit`). A column with few numbers loses 10 points, more than a column can get."""
 
     def fit(number: int, header: str) -> float:
         year = 2.0 * any(year in header for year in asked.years)

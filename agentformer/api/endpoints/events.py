@@ -171,6 +171,7 @@ def add_webhook(service: Service, grant: Grant, body: NewWebhook) -> Response:
     Private addresses and addresses without encryption need the setting `webhook_private_hosts`."""
     if body.content:
         PERMISSIONS["memory_get"].require(grant)
+    # Each delivery looks up the key of the webhook. An id from a host application is not in the keys of the memory.
     maker = grant if service.guard.keys is not None else replace(grant, key_id="")
     hook = service.af.webhooks.add(
         body.url, events=body.events, namespaces=body.namespaces, content=body.content, grant=maker
@@ -213,7 +214,7 @@ def _stream(service: Service, grant: Grant, wanted: Filter, after: str) -> Gener
 def _allowed(service: Service, grant: Grant, wanted: Filter) -> Filter | None:
     """Return the filter within the present rights of the caller, or None if the caller may read nothing of it."""
     if service.guard.keys is not None:
-        if not grant.key_id:
+        if not grant.key_id:  # enough until the first key is made
             return None if service.guard.keys.ever_made else wanted
         try:
             grant = service.guard.keys.grant_by_id(grant.key_id)

@@ -186,14 +186,15 @@ class _JobIngest:
         return _prepare(self._af.rag, self._removals, job.task, number, file, password, stopped)
 
     def ingest(self, job: Job, name: str, prepared: Callable[[], Upload], progress: Progress) -> Mapping[str, Any]:
-        """Ingest one file, and return its document as JSON. If the file is invalid, the document has the status
-        `failed`. Raises `StoreError` if the document cannot be stored."""
+        """Ingest one file, and return its document as JSON. If this fails, the document has the status `failed` and a
+        `reason_code`: "invalid" for `InvalidInput` (see `_ingest`), "conflict" for `Conflict`, and "server" for all
+        other errors, such as `KeyFull`. Raises `StoreError`, after which the worker tries the job again."""
         try:
             number = len(job.documents)  # the files before this one have results
             with ExitStack() as reserved:
 
-                def admitted() -> Upload:
-                    upload = prepared()
+                def admitted() -> Upload:  # called in `_ingest`, which catches `InvalidInput` of `prepared`
+                    upload = prepared()  # has the number of bytes to reserve, until the document is stored
                     allowance = self._af.keys.allowance(job.task.key_id)
                     reserved.enter_context(self._af.limits.reserve(allowance, len(upload.data)))
                     return upload

@@ -18,7 +18,7 @@ from agentformer.settings import Settings
 from agentformer.settings.fields import CHOICES
 from agentformer.text.language_extras import choose_analyzers
 
-Level = Literal["eval", "quick", "full"]
+Level = Literal["eval", "quick", "full"]  # "eval" only measures the present settings
 Value = int | float | str
 Configuration = Mapping[str, Value]  # name -> value for every setting that may be searched
 
@@ -38,7 +38,7 @@ class Parameter(NamedTuple):
     language: str = ""  # the only language that the setting affects; "" for all languages
 
 
-# In the order of the search: settings of storing, then of indexing, then of ranking.
+# In the order of the search: settings of storing, then of indexing, then of ranking. Numbers ascend.
 PARAMETERS = (
     Parameter("chunk_tokens", "chunks", (100, 200, 300, 500, 800)),
     Parameter("chunk_overlap", "chunks"),
@@ -93,14 +93,15 @@ class Grid:
     languages: Collection[str]  # languages of passages and questions
 
     def parameters(self) -> list[Parameter]:
-        """Return the settings to search, in order. At the level `quick`, settings that need new vectors or chunks are
-        left out, unless `only` names them."""
+        """Return the settings to search, in order: none at the level `eval`, those that `only` names, or all that
+        `without` does not name. At the level `quick`, settings that need new vectors or chunks are left out, unless
+        `only` names them. A setting of another language is left out, and one of vectors if there are none."""
 
         def is_searched(each: Parameter) -> bool:
             cheap = self.level == "full" or each.rebuilds in ("", "words")
             wanted = each.name in self.only if self.only else cheap and each.name not in self.without
-            applies = not each.language or each.language in self.languages
-            return wanted and applies and (self.model_tokens > 0 or not each.dense)
+            has_language = not each.language or each.language in self.languages
+            return wanted and has_language and (self.model_tokens > 0 or not each.dense)
 
         return [each for each in PARAMETERS if is_searched(each)] if self.level != "eval" else []
 
@@ -113,7 +114,8 @@ class Grid:
 
     def _values(self, parameter: Parameter, best: Configuration) -> Sequence[Value]:
         """Return the values to try for a setting. Sizes that do not divide a passage all have the same effect, so at
-        most one of these sizes is tried."""
+        most one of these sizes is tried, and none if `best` has such a size already. An undivided passage has no
+        overlap. The size 0 of windows is the limit of the model, and is always tried."""
         values = (parameter.quick if self.level == "quick" else ()) or parameter.full
         longest, chunk = self.longest, int(best["chunk_tokens"])
         if parameter.name == "chunk_tokens":

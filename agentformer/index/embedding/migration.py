@@ -158,7 +158,8 @@ class SpaceMigration:
                 progress(self._entries, self._entries + max(0, left - len(entries)))
 
     def _embed_batch(self, number: int, entries: dict[int, MemoryEntry]) -> None:
-        """Embed entries, which are given by number. An entry that is changed meanwhile is left to a later batch."""
+        """Embed entries, which are given by number, and mark those that the model refuses. An entry that is changed or
+        loses a vector meanwhile is left to a later batch."""
         find_known, store_rows = partial(self._find_known, number), partial(self._store_rows, number)
         embedding = WindowEmbedder(self._target, find_known, store_rows, window_tokens=self._window_tokens)
         try:
@@ -172,9 +173,11 @@ class SpaceMigration:
             present = records.by_num(connection, list(entries))
             unchanged: list[tuple[int, Sequence[Window]]] = []
             for num, windows in zip(entries, table, strict=True):
+                if present.get(num) != entries[num]:
+                    continue
                 if isinstance(windows, Refused):
                     spaces.mark_refused(connection, num, windows.reason)
-                elif present.get(num) == entries[num]:
+                else:
                     unchanged.append((num, windows))
             done, _ = put_complete(connection, number, unchanged)
             spaces.mark_moved(connection, done)

@@ -80,8 +80,9 @@ class ContextPlan:
         self._warnings.update(dict.fromkeys(warnings))
 
     def fill(self) -> None:
-        """Choose the items of the context: first recalled entries up to a share of the tokens, next the conversation,
-        and finally more entries if tokens remain."""
+        """Choose the items of the context: recalled entries up to a share of the tokens, the conversation, and with the
+        tokens that it leaves, more recalled entries and then recent ones (`_spare`). `_drop_covered` removes summaries
+        whose originals were added. `_shrink` drops the least important items until the joined text fits."""
         self._task_fits = self._task is not None and self._fits([*_memory(self._core, ()), self._task.message])
         quota = max(0, self._left())
         self._take_entries("instructions", int(quota * _INSTRUCTIONS_SHARE))
@@ -89,15 +90,15 @@ class ContextPlan:
         self._take_entries("semantic", int(quota * _SEMANTIC_SHARE))
         self._take_turns()
         self._drop_covered()
-        self._take_entries("episodic", self._left() // 2)
+        self._take_entries("episodic", self._left() // 2)  # the other half is for semantic entries
         self._take_entries("semantic", self._left())
-        self._take_entries("episodic", self._left())
+        self._take_entries("episodic", self._left())  # the tokens that semantic entries do not use
         self._drop_covered()
         self._shrink("semantic", "episodic", "instructions")
         self._offered["episodic"] += self._spare
         self._take_entries("episodic", self._left())
-        self._shrink("episodic", "semantic", "instructions")
-        self._drop_covered()
+        self._shrink("episodic", "semantic", "instructions")  # first the recent entries, which were added last
+        self._drop_covered()  # a recent entry may be an original; then, the joined text is counted again
         self._shrink("semantic", "episodic", "instructions")
 
     def context(self) -> Context:
@@ -170,6 +171,7 @@ class ContextPlan:
         return bool(originals) and originals <= included
 
     def _drop_covered(self) -> None:
+        """Remove the summaries whose originals are all in the context."""
         for name, entries in self._taken.items():
             self._taken[name] = [entry for entry in entries if not self._is_covered(entry)]
 

@@ -229,10 +229,12 @@ _SLOTS = {
 
 
 def unspaced_ranges(text: str, on: date | None) -> Iterator[DateRange]:
-    """Yield the date ranges of the time phrases in Japanese text. Relative phrases are computed from the day `on`."""
+    """Yield the date ranges of the time phrases in Japanese text. All phrases are relative to the day `on`, except
+    years ("2023年", the kind "in-year"). No phrase has a slot for a month, so `past` of `resolve` does not matter."""
     pattern, phrases = _pattern()
     words = phrase_tables()[UNSPACED]
     for match in pattern.finditer(text):
+        # Each phrase has its own groups, numbered as in "unit3". The group of the whole phrase ("p3") ends last.
         values = {name.rstrip("0123456789"): value for name, value in match.groupdict().items() if value}
         slots = Slots(
             n=number_value(values.get("n", ""), words),

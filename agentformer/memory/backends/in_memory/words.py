@@ -47,7 +47,8 @@ class Words:
         wanted: defaultdict[str, set[str]] = defaultdict(set)
         for name, term, _ in terms:
             wanted[name].add(term)
-            wanted["surface"].add(term.removeprefix("~"))
+            if term.startswith("~"):  # a stem of unknown language; `with_shared_rarity` also counts the written word
+                wanted["surface"].add(term[1:])
         postings: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
         for num, entry in entries.items():
             for name, some in wanted.items():
