@@ -165,14 +165,15 @@ def _lines(text: str) -> Iterator[_Line]:
 def _divided(line: str) -> tuple[str, tuple[str, ...]]:
     """Return the label of a line, and the amounts at its end with their signs: "Net sales $ 1,234 (56 ) 7 %" gives "Net
     sales" and ("$1,234", "(56)", "7%"). A sign after the label, as in "Growth in % 5 6", belongs to the label if it can
-    follow an amount. "€" follows the amounts of a line that ends with it, as in "Rent 5 € 6 €"."""
+    follow an amount. "€" follows the amounts of a line that ends with it ("Rent 5 € 6 €"), and is before the amounts of
+    a line that has another one ("Rent € 5 € 6")."""
     if _DIGIT.search(line) and not _DIGIT.search(_DAY.sub("", _PERIOD.sub("", line))):
         return line, ()  # a line of dates is a header
     words = line.split()
     first = len(words)
     while first and (_VALUE.fullmatch(words[first - 1]) or words[first - 1] in _SIGNS):
         first -= 1
-    while first < len(words) and words[first] in _SUFFIXES:
+    while first < len(words) and words[first] in _SUFFIXES and words[first] not in _PREFIXES & {*words[first + 1 :]}:
         first += 1
     if first and words[first - 1].casefold() in _JOINING:
         return line, ()  # "4% to 5%"

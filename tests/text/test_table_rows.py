@@ -66,7 +66,11 @@ def test_a_table_that_continues_takes_its_headers_from_the_context() -> None:
 
 def test_a_euro_sign_is_before_or_after_each_amount_of_a_line() -> None:
     text = "2024 2023\nVuokra 950 € 990 €\nSähkö € 80 € 70\nVesi 20 € 18 €\n"
-    assert rows(text) == ["Vuokra | 2024: 950€ | 2023: 990€", "Sähkö € | 80 €70", "Vesi | 2024: 20€ | 2023: 18€"]
+    assert rows(text) == [
+        "Vuokra | 2024: 950€ | 2023: 990€",
+        "Sähkö | 2024: €80 | 2023: €70",
+        "Vesi | 2024: 20€ | 2023: 18€",
+    ]
 
 
 def test_cells_between_bars_have_the_headers_of_the_first_line() -> None:

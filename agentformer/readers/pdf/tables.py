@@ -210,7 +210,8 @@ def _row(words: Sequence[Word]) -> _Row:
     first = len(words)
     while first and (_NUMBER.fullmatch(words[first - 1].text) or words[first - 1].text in _BEFORE | _AFTER):
         first -= 1
-    while first < len(words) and words[first].text in _AFTER:
+    signs = [word.text for word in words[first:] if word.text in _BEFORE]
+    while first < len(words) and words[first].text in _AFTER and signs.count(words[first].text) < 2:
         first += 1
     while 0 < first < len(words) and words[first].left - words[first - 1].right < _CELL_GAP * words[first].height:
         first += 1  # a number of the label, or at the end of a sentence
