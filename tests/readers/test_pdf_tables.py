@@ -48,7 +48,7 @@ def test_a_row_has_its_label_and_its_values_with_the_headers_of_their_columns() 
 
 
 def test_a_negative_amount_keeps_its_parenthesis_and_its_currency() -> None:
-    loss = line(7, (50, "Loss"), (380, "("), (390, "$"), (400, "<82)"), (500, "<7"))
+    loss = line(7, (50, "Loss"), (365, "("), (375, "$"), (400, "<82)"), (500, "<7"))
     [table] = find_tables([*HEAD, *line(2, (400, "<2018"), (500, "<2017")), *BODY, *loss])
     assert rows(table)[-1] == "Loss | 2018: ($82) | 2017: 7"
 
