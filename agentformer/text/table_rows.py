@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 from agentformer.types import PageTable, Span
@@ -24,6 +25,9 @@ _MAX_ABOVE = 160  # code points of the headers in front of a row
 _VALUE = re.compile(r"[-−–+]?\(?[-−–+]?[$€£¥]?\(?\d[\d.,'’\u00a0]*%?\)?%?\*?|[—–-]%?|N/?A|n\.?m\.?")
 _PREFIXES, _SUFFIXES = frozenset({"$", "€", "£", "¥", "(", "($", "$("}), frozenset({")", "%", ")%", "%)", "€", "kr"})
 _SIGNS = _PREFIXES | _SUFFIXES
+_GROUPED = re.compile(r"\D{0,4}\d{1,3}")  # the beginning of an amount such as "1 234", or a part of it
+_NEXT_DIGITS = re.compile(r"\d{3}(?:[.,]\d{1,2})?\D{0,3}")
+_SEPARATED = re.compile(r"\d[.,'’]\d{3}(?!\d)")
 _JOINING = frozenset({"to", "and", "or", "of", "in", "till", "og", "och", "ja"})
 _AMOUNT = re.compile(r"[$€£¥%(]|\d[.,]\d")
 _YEAR = re.compile(r"(?:19|20)\d\d")
@@ -220,9 +224,16 @@ def _table(lines: Sequence[_Line], first: int, last: int, context: str) -> TextT
     it if this label is empty or begins with a small letter. Otherwise, it names the group of the rows below it."""
     top = _top(lines, first)
     above = [line.text for line in lines[top:first]]
-    sizes = Counter(len(line.values) for line in lines[first : last + 1] if len(line.values) > 1)
-    columns = max(sizes, key=lambda size: (sizes[size], size), default=1)
-    headers = _headers(above, columns) if above else _continued(context, columns)
+    values_of_rows = [line.values for line in lines[first : last + 1]]
+    found = [
+        _headers(above, columns) if above else _continued(context, columns)
+        for columns in (
+            _columns(map(len, values_of_rows)),
+            _columns(len(values) - len(continuations(values)) for values in values_of_rows),
+        )
+    ]
+    has_spaces = _uses_spaces(values_of_rows, len(found[0] or found[1]))
+    headers = found[0] or (found[1] if has_spaces else ())
     above = above or [context]
     shown = "" if headers or first == top else _shortened(" ".join(above))
     near = [line.text for line in lines[max(0, top - 3) : first]] or [context]
@@ -238,16 +249,68 @@ def _table(lines: Sequence[_Line], first: int, last: int, context: str) -> TextT
         label = f"{pending} {line.label}".strip() if wrapped else line.label
         span = Span(start if wrapped else line.span.start, line.span.end)
         own_group = "" if wrapped else group
-        text, assigned = _row(label, line, headers, shown, scale), headers if len(headers) == len(line.values) else ()
+        values = _joined(line.values, len(headers)) if has_spaces else line.values
+        fits = len(headers) == len(values) and not (has_spaces and values is line.values and _may_be_fewer(values))
+        text, assigned = _row(label, values, headers, fits, shown, scale), headers if fits else ()
         headings = " | ".join(filter(None, (shown, *headers, scale)))
-        rows.append(TableRow(span, text, " ".join([*above, own_group]), label, tuple(assigned), line.values, headings))
+        rows.append(TableRow(span, text, " ".join([*above, own_group]), label, tuple(assigned), values, headings))
         pending = ""
     return TextTable(Span(lines[top].span.start, lines[last].span.end), tuple(rows))
 
 
-def _row(label: str, line: _Line, headers: Sequence[str], shown: str, scale: str) -> str:
-    fits = len(headers) == len(line.values)
-    values = line.values if fits else (" ".join(line.values),)
+def _columns(counts: Iterable[int]) -> int:
+    """Return the most frequent number of values of a row that has several, or 1."""
+    sizes = Counter(count for count in counts if count > 1)
+    return max(sizes, key=lambda size: (sizes[size], size), default=1)
+
+
+def _uses_spaces(rows: Sequence[tuple[str, ...]], wanted: int) -> bool:
+    """Return whether amounts of a table with `wanted` columns are written with spaces, such as "1 234". They are if no
+    amount is written like "1,234", and if at least two rows, and most of the rows with too many values, have `wanted`
+    amounts then."""
+    longer = [values for values in rows if len(values) > wanted]
+    fitting = sum(len(_joined(values, wanted)) == wanted for values in longer)
+    return fitting > 1 and 2 * fitting > len(longer) and not any(map(_SEPARATED.search, chain(*rows)))
+
+
+def continuations(values: Sequence[str]) -> list[int]:
+    """Return the indices of the values that may be three further digits of the value before, as in "1 234 567"."""
+    pairs = enumerate(pairwise(values), 1)
+    return [n for n, (former, value) in pairs if _GROUPED.fullmatch(former) and _NEXT_DIGITS.fullmatch(value)]
+
+
+def _joined(values: tuple[str, ...], wanted: int) -> tuple[str, ...]:
+    """Return the values of a row with `wanted` columns. Amounts that are written with spaces are joined if this gives a
+    value for each column. Of several ways, the one with the most even lengths is taken: "822 930 1 278" in three
+    columns is "822", "930" and "1 278"."""
+    places = {*continuations(values)}
+    if not len(values) - len(places) <= wanted < len(values):
+        return values
+    ways: dict[int, tuple[int, tuple[str, ...]]] = {0: (0, ())}  # by the number of amounts: unevenness, the amounts
+    steps = [ways]  # by the number of values that the amounts consist of
+    for end in range(1, len(values) + 1):
+        ways = {}
+        start = end - 1
+        while start >= 0:
+            amount = " ".join(values[start:end])
+            for count, (uneven, amounts) in steps[start].items():
+                found = uneven + len(amount) ** 2, (*amounts, amount)
+                ways[count + 1] = min(found, ways.get(count + 1, found))
+            if start not in places:
+                break
+            start -= 1
+        steps.append(ways)
+    return steps[-1].get(wanted, (0, values))[1]
+
+
+def _may_be_fewer(values: Sequence[str]) -> bool:
+    """Return whether two values may be one amount that is written with a space, such as "1 581" or "(2 503)". Two
+    amounts of three digits are two values."""
+    return any(len(_DIGIT.findall(values[n - 1])) < 3 or values[n][0] == "0" for n in continuations(values))
+
+
+def _row(label: str, values: Sequence[str], headers: Sequence[str], fits: bool, shown: str, scale: str) -> str:
+    values = values if fits else (" ".join(values),)
     text = row_text(label, headers if fits else ("",), values)
     parts = [text if fits or not headers else f"{' | '.join(headers)}: {text}"]
     if scale and scale.casefold() not in shown.casefold():

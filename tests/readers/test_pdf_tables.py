@@ -53,6 +53,21 @@ def test_a_negative_amount_keeps_its_parenthesis_and_its_currency() -> None:
     assert rows(table)[-1] == "Loss | 2018: ($82) | 2017: 7"
 
 
+def test_an_amount_that_is_written_with_spaces_is_one_value() -> None:
+    words = [
+        *line(2, (330, "<2024"), (500, "<2023")),
+        *line(3, (50, "Liikevaihto"), (330, "<1 234 567"), (500, "<102 345")),
+        *line(4, (50, "Kulut"), (330, "<234"), (500, "<(1 102)")),
+        *line(5, (50, "Verot"), (500, "<12 345")),
+    ]
+    [table] = find_tables(words)
+    assert rows(table) == [
+        "Liikevaihto | 2024: 1 234 567 | 2023: 102 345",
+        "Kulut | 2024: 234 | 2023: (1 102)",
+        "Verot | 2023: 12 345",
+    ]
+
+
 def test_a_euro_sign_belongs_to_the_amount_before_it_in_a_line_that_ends_with_it() -> None:
     rent = line(7, (50, "Rent"), (380, "<950"), (385, "€"), (480, "<990"), (485, "€"))
     [table] = find_tables([*HEAD, *line(2, (400, "<2018"), (500, "<2017")), *BODY, *rent])

@@ -73,6 +73,27 @@ def test_a_euro_sign_is_before_or_after_each_amount_of_a_line() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("row", "found"),
+    [
+        ("Kulut 1 234 1 102", "Kulut | 2024: 1 234 | 2023: 1 102"),
+        ("Kulut 1 234 567 €80", "Kulut | 2024: 1 234 567 | 2023: €80"),
+        ("Kulut 104 773 131 801", "Kulut | 2024: 104 773 | 2023: 131 801"),  # the most even lengths
+        ("Kulut 930 1 278,50", "Kulut | 2024: 930 | 2023: 1 278,50"),
+        ("Kulut (1 234) (102)", "Kulut | 2024: (1 234) | 2023: (102)"),
+        ("Kulut 102 234", "Kulut | 2024: 102 | 2023: 234"),
+        ("Kulut 1 234", "2024 | 2023: Kulut | 1 234"),  # one amount, of an unknown column
+        ("Kulut (2 503)", "2024 | 2023: Kulut | (2 503)"),
+        ("Kulut 5 6 7 8", "2024 | 2023: Kulut | 5 6 7 8"),
+    ],
+)
+def test_amounts_that_are_written_with_spaces_are_one_value_each(row: str, found: str) -> None:
+    text = f"2024 2023\nLiikevaihto 12 345 11 010\n{row}\nTulos 234 102\nVerot 5 1 007\n"
+    first, second, third, fourth = rows(text)
+    assert (first, third) == ("Liikevaihto | 2024: 12 345 | 2023: 11 010", "Tulos | 2024: 234 | 2023: 102")
+    assert (second, fourth) == (found, "Verot | 2024: 5 | 2023: 1 007")
+
+
 def test_cells_between_bars_have_the_headers_of_the_first_line() -> None:
     text = "Costs:\n\n| cost | 2018 | 2017 |\n|:---|---:|---:|\n| Boats | 5 | 6 |\n| Sails | 7 | 8 |\n"
     assert rows(text) == ["cost: Boats | 2018: 5 | 2017: 6", "cost: Sails | 2018: 7 | 2017: 8"]

@@ -15,7 +15,7 @@ from pypdfium2 import raw
 
 from agentformer.readers.pdf.layout import line_pattern
 from agentformer.text.normalize import clean
-from agentformer.text.table_rows import SCALE
+from agentformer.text.table_rows import SCALE, continuations
 from agentformer.types import Page, PageTable, Span
 
 MAX_WORDS = 20_000  # words of a page; in a page with more words, no tables are searched for
@@ -220,7 +220,7 @@ def _row(words: Sequence[Word]) -> _Row:
 
 def _values(words: Sequence[Word]) -> list[_Cell]:
     """Return a cell for each number, joined with the sign before or after it, such as "$" or "%". "€" is after the
-    numbers of a line that ends with it."""
+    numbers of a line that ends with it. "1 234" is one number if its parts are near."""
     cells: list[_Cell] = []
     prefix, left = "", 0.0  # signs since the last number, such as "(" and "$", and where the first of them begins
     for word in words:
@@ -229,10 +229,17 @@ def _values(words: Sequence[Word]) -> list[_Cell]:
         elif word.text in _BEFORE:
             left = left if prefix else word.left
             prefix += word.text
+        elif cells and _is_near(cells[-1], word) and continuations([cells[-1].text.split()[-1], word.text]):
+            cells[-1] = _Cell(f"{cells[-1].text} {word.text}", cells[-1].left, word.right)
         elif word.text not in _AFTER:
             cells.append(_Cell(prefix + word.text, left if prefix else word.left, word.right))
             prefix = ""
     return cells
+
+
+def _is_near(cell: _Cell, word: Word) -> bool:
+    """Return whether a word is so near to the cell left of it that it belongs to the same cell."""
+    return word.left - cell.right < _CELL_GAP * word.height
 
 
 def _blocks(rows: Sequence[_Row]) -> Iterator[tuple[int, int]]:
@@ -333,7 +340,7 @@ def _cells_above(row: _Row, columns: Sequence[_Cell]) -> list[_Cell]:
     """Return the cells of a row that may be headers, without notes in parentheses and cells left of the columns."""
     cells: list[_Cell] = []
     for word in row.words:
-        if cells and word.left - cells[-1].right < _CELL_GAP * word.height:
+        if cells and _is_near(cells[-1], word):
             cells[-1] = _Cell(f"{cells[-1].text} {word.text}", cells[-1].left, word.right)
         else:
             cells.append(_Cell(word.text, word.left, word.right))
