@@ -39,6 +39,7 @@ _LENGTH = re.compile(r"\b(?:three|six|nine|twelve) months ended\b", re.IGNORECAS
 _DAY = re.compile(r"[^\W\d_]{3,9}\.?\s+\d{1,2},?(?!\d)")  # "December 31," of a date in two lines
 _DIGIT = re.compile(r"\d")
 _CELL_BORDER = re.compile(r"(?<!\\)\|")
+_MAX_PARTS = 5  # of an amount that is written with spaces
 _MAX_HEADER, _MAX_COLUMNS = 60, 24  # code points of a header of a page's table, and headers
 SCALE = re.compile(
     r"\b(?:in|i) (?:thousands|millions|billions|tusen|tusental|miljoner|millioner)\b"
@@ -283,22 +284,21 @@ def _joined(values: tuple[str, ...], wanted: int) -> tuple[str, ...]:
     """Return the values of a row with `wanted` columns. Amounts that are written with spaces are joined if this gives a
     value for each column. Of several ways, the one with the most even lengths is taken: "822 930 1 278" in three
     columns is "822", "930" and "1 278"."""
-    places = {*continuations(values)}
-    if not len(values) - len(places) <= wanted < len(values):
+    if not wanted < len(values) <= _MAX_PARTS * wanted or wanted > _MAX_COLUMNS:
         return values
+    places = {*continuations(values)}
     ways: dict[int, tuple[int, tuple[str, ...]]] = {0: (0, ())}  # by the number of amounts: unevenness, the amounts
     steps = [ways]  # by the number of values that the amounts consist of
     for end in range(1, len(values) + 1):
         ways = {}
-        start = end - 1
-        while start >= 0:
+        for start in range(end - 1, max(-1, end - 1 - _MAX_PARTS), -1):
             amount = " ".join(values[start:end])
             for count, (uneven, amounts) in steps[start].items():
-                found = uneven + len(amount) ** 2, (*amounts, amount)
-                ways[count + 1] = min(found, ways.get(count + 1, found))
+                if count < wanted:
+                    found = uneven + len(amount) ** 2, (*amounts, amount)
+                    ways[count + 1] = min(found, ways.get(count + 1, found))
             if start not in places:
                 break
-            start -= 1
         steps.append(ways)
     return steps[-1].get(wanted, (0, values))[1]
 
