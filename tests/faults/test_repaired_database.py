@@ -16,7 +16,7 @@ from tests import forked
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
-DAMAGES = int(os.environ.get("FAULTS_DAMAGES", "20"))
+DAMAGES = int(os.environ.get("FAULTS_DAMAGES", "8"))
 SEED = int(os.environ.get("FAULTS_DAMAGES_SEED", "1"))
 _CHILD = Path(__file__).with_name("repairing.py")
 _PATIENCE = 60 + 10 * DAMAGES  # seconds: what takes longer hangs
