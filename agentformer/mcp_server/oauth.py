@@ -133,7 +133,10 @@ class Tokens:
         return claims
 
     def _key(self, name: str) -> jwt.PyJWK:
-        """Return the public key with this name. A call with a known name does not wait while another one fetches."""
+        """Return the public key with this name, or the only key for a token that names none. A call with a known name
+        does not wait while another one fetches."""
+        if not name and len(self._keys) == 1:
+            name = next(iter(self._keys))
         if self._lock.acquire(blocking=name not in self._keys):
             try:
                 self._fetch_again(name)
@@ -167,8 +170,10 @@ class Tokens:
         parts = urlsplit(_address("jwks_uri", address))
         path = parts.path + f"?{parts.query}" * bool(parts.query)
         answer = JsonClient(f"{parts.scheme}://{parts.netloc}", policy).get(path)
+        if not isinstance(answer, dict) or not isinstance(answer.get("keys"), list):
+            raise HttpFailure(f"{address} does not answer with a list of keys")
         keys = {}
-        for each in answer.get("keys", []) if isinstance(answer, dict) else []:
+        for each in answer["keys"]:
             if isinstance(each, dict) and each.get("kty") in ("RSA", "EC", "OKP") and each.get("use", "sig") == "sig":
                 try:
                     keys[str(each.get("kid", ""))] = jwt.PyJWK(each)

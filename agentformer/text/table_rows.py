@@ -25,7 +25,7 @@ _MAX_ABOVE = 160  # code points of the headers in front of a row
 _VALUE = re.compile(r"[-−–+]?\(?[-−–+]?[$€£¥]?\(?\d[\d.,'’\u00a0]*%?\)?%?\*?|[—–-]%?|N/?A|n\.?m\.?")
 _PREFIXES, _SUFFIXES = frozenset({"$", "€", "£", "¥", "(", "($", "$("}), frozenset({")", "%", ")%", "%)", "€", "kr"})
 _SIGNS = _PREFIXES | _SUFFIXES
-_GROUPED = re.compile(r"\D{0,4}\d{1,3}")  # the beginning of an amount such as "1 234", or a part of it
+_FIRST_DIGITS = re.compile(r"\D{0,4}[1-9]\d{0,2}")  # the beginning of an amount such as "1 234"
 _NEXT_DIGITS = re.compile(r"\d{3}(?:[.,]\d{1,2})?\D{0,3}")
 _SEPARATED = re.compile(r"\d[.,'’]\d{3}(?!\d)")
 _JOINING = frozenset({"to", "and", "or", "of", "in", "till", "og", "och", "ja"})
@@ -39,7 +39,6 @@ _LENGTH = re.compile(r"\b(?:three|six|nine|twelve) months ended\b", re.IGNORECAS
 _DAY = re.compile(r"[^\W\d_]{3,9}\.?\s+\d{1,2},?(?!\d)")  # "December 31," of a date in two lines
 _DIGIT = re.compile(r"\d")
 _CELL_BORDER = re.compile(r"(?<!\\)\|")
-_MAX_PARTS = 5  # of an amount that is written with spaces
 _MAX_HEADER, _MAX_COLUMNS = 60, 24  # code points of a header of a page's table, and headers
 SCALE = re.compile(
     r"\b(?:in|i) (?:thousands|millions|billions|tusen|tusental|miljoner|millioner)\b"
@@ -178,7 +177,8 @@ def _divided(line: str) -> tuple[str, tuple[str, ...]]:
     first = len(words)
     while first and (_VALUE.fullmatch(words[first - 1]) or words[first - 1] in _SIGNS):
         first -= 1
-    while first < len(words) and words[first] in _SUFFIXES and words[first] not in _PREFIXES & {*words[first + 1 :]}:
+    repeated = {sign for sign in _PREFIXES & _SUFFIXES if words.count(sign) > 1}
+    while first < len(words) and words[first] in _SUFFIXES - repeated:
         first += 1
     if first and words[first - 1].casefold() in _JOINING:
         return line, ()  # "4% to 5%"
@@ -276,31 +276,24 @@ def _uses_spaces(rows: Sequence[tuple[str, ...]], wanted: int) -> bool:
 
 def continuations(values: Sequence[str]) -> list[int]:
     """Return the indices of the values that may be three further digits of the value before, as in "1 234 567"."""
-    pairs = enumerate(pairwise(values), 1)
-    return [n for n, (former, value) in pairs if _GROUPED.fullmatch(former) and _NEXT_DIGITS.fullmatch(value)]
+    found = []
+    is_open = False
+    for n, value in enumerate(values):
+        if is_open and _NEXT_DIGITS.fullmatch(value):
+            found.append(n)
+            is_open = value.isdecimal()
+        else:
+            is_open = _FIRST_DIGITS.fullmatch(value) is not None
+    return found
 
 
 def _joined(values: tuple[str, ...], wanted: int) -> tuple[str, ...]:
-    """Return the values of a row with `wanted` columns. Amounts that are written with spaces are joined if this gives a
-    value for each column. Of several ways, the one with the most even lengths is taken: "822 930 1 278" in three
-    columns is "822", "930" and "1 278"."""
-    if not wanted < len(values) <= _MAX_PARTS * wanted or wanted > _MAX_COLUMNS:
+    """Return the values of a row with `wanted` columns. Amounts that are written with spaces are joined if all of them
+    together are a value for each column. "104 773 131 801" is not divided: it may be one amount, two, or three."""
+    starts = sorted({*range(len(values))} - {*continuations(values)})
+    if not len(starts) == wanted < len(values):
         return values
-    places = {*continuations(values)}
-    ways: dict[int, tuple[int, tuple[str, ...]]] = {0: (0, ())}  # by the number of amounts: unevenness, the amounts
-    steps = [ways]  # by the number of values that the amounts consist of
-    for end in range(1, len(values) + 1):
-        ways = {}
-        for start in range(end - 1, max(-1, end - 1 - _MAX_PARTS), -1):
-            amount = " ".join(values[start:end])
-            for count, (uneven, amounts) in steps[start].items():
-                if count < wanted:
-                    found = uneven + len(amount) ** 2, (*amounts, amount)
-                    ways[count + 1] = min(found, ways.get(count + 1, found))
-            if start not in places:
-                break
-        steps.append(ways)
-    return steps[-1].get(wanted, (0, values))[1]
+    return tuple(" ".join(values[start:end]) for start, end in pairwise([*starts, len(values)]))
 
 
 def _may_be_fewer(values: Sequence[str]) -> bool:

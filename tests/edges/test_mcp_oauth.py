@@ -246,12 +246,26 @@ def test_a_known_key_does_not_wait_for_an_issuer_that_is_slow(issuer: Issuer, mo
         made_up = pool.submit(tokens.verify, issuer.token(kid="made up", key=RSA))
         try:
             assert asked.wait(60)
-            assert pool.submit(tokens.verify, issuer.token()).result(60).user_id == "anna"
+            for name in ("one", ""):  # a token that names no key has the only one
+                token = issuer.token(kid=name, key=issuer.keys["one"])
+                assert pool.submit(tokens.verify, token).result(60).user_id == "anna"
             assert not made_up.done()
         finally:
             answered.set()
         with pytest.raises(Challenge):
             made_up.result(60)
+
+
+@pytest.mark.process
+def test_an_answer_without_a_list_of_keys_takes_no_key_back(issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = Tokens(issuer.url, RESOURCE)
+    tokens.verify(issuer.token())
+    monkeypatch.setattr(oauth, "_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(oauth, "_KEYS_SECONDS", 0.0)
+    monkeypatch.setattr(issuer, "jwks", lambda: {"error": "try again later"})
+    assert tokens.verify(issuer.token()).user_id == "anna"
+    with pytest.raises(Exception, match=r"cannot be fetched now: .* does not answer with a list of keys"):
+        Tokens(issuer.url, RESOURCE).verify(issuer.token())
 
 
 @pytest.mark.process

@@ -77,6 +77,7 @@ PARTICULAR = (
     "POST /api/memory/batch",
     "POST /api/memory/messages",  # source_type and source_id go together
     "POST /api/memory/context",  # core memory must find room
+    "POST /api/memory/core/{name}/append",  # a block has a limit of tokens
     "POST /api/memory/core/{name}/replace",  # nothing may be left empty
     "DELETE /api/memory/{entry_id}",  # a part of a document is not deleted alone
     "POST /api/tools/{name}",  # every tool has a schema of its own, which GET /api/tools tells

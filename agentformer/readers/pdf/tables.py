@@ -229,7 +229,11 @@ def _values(words: Sequence[Word]) -> list[_Cell]:
         elif word.text in _BEFORE:
             left = left if prefix else word.left
             prefix += word.text
-        elif cells and _is_near(cells[-1], word) and continuations([cells[-1].text.split()[-1], word.text]):
+        elif (
+            cells
+            and _is_near(cells[-1], word)
+            and len(cells[-1].text.split()) in continuations([*cells[-1].text.split(), word.text])
+        ):
             cells[-1] = _Cell(f"{cells[-1].text} {word.text}", cells[-1].left, word.right)
         elif word.text not in _AFTER:
             cells.append(_Cell(prefix + word.text, left if prefix else word.left, word.right))
