@@ -235,6 +235,7 @@ def _table(lines: Sequence[_Line], first: int, last: int, context: str) -> TextT
     ]
     has_spaces = _uses_spaces(values_of_rows, len(found[0] or found[1]))
     headers = found[0] or (found[1] if has_spaces else ())
+    in_doubt = _may_use_spaces(values_of_rows, len(headers))
     above = above or [context]
     shown = "" if headers or first == top else _shortened(" ".join(above))
     near = [line.text for line in lines[max(0, top - 3) : first]] or [context]
@@ -251,7 +252,7 @@ def _table(lines: Sequence[_Line], first: int, last: int, context: str) -> TextT
         span = Span(start if wrapped else line.span.start, line.span.end)
         own_group = "" if wrapped else group
         values = _joined(line.values, len(headers)) if has_spaces else line.values
-        fits = len(headers) == len(values) and not (has_spaces and values is line.values and _may_be_fewer(values))
+        fits = len(headers) == len(values) and not (in_doubt and values is line.values and _may_be_fewer(values))
         text, assigned = _row(label, values, headers, fits, shown, scale), headers if fits else ()
         headings = " | ".join(filter(None, (shown, *headers, scale)))
         rows.append(TableRow(span, text, " ".join([*above, own_group]), label, tuple(assigned), values, headings))
@@ -266,12 +267,19 @@ def _columns(counts: Iterable[int]) -> int:
 
 
 def _uses_spaces(rows: Sequence[tuple[str, ...]], wanted: int) -> bool:
-    """Return whether amounts of a table with `wanted` columns are written with spaces, such as "1 234". They are if no
-    amount is written like "1,234", and if at least two rows, and most of the rows with too many values, have `wanted`
-    amounts then."""
+    """Return whether amounts of a table with `wanted` columns are written with spaces, such as "1 234". They are if
+    they may be, and if at least two rows, and most of the rows with too many values, have `wanted` amounts then."""
     longer = [values for values in rows if len(values) > wanted]
     fitting = sum(len(_joined(values, wanted)) == wanted for values in longer)
-    return fitting > 1 and 2 * fitting > len(longer) and not any(map(_SEPARATED.search, chain(*rows)))
+    return fitting > 1 and 2 * fitting > len(longer) and _may_use_spaces(rows, wanted)
+
+
+def _may_use_spaces(rows: Sequence[tuple[str, ...]], wanted: int) -> bool:
+    """Return whether a row has too many values and would not have them with amounts such as "1 234", and no amount is
+    written like "1,234"."""
+    if any(map(_SEPARATED.search, chain(*rows))):
+        return False
+    return any(len(values) > wanted >= len(values) - len(continuations(values)) for values in rows)
 
 
 def continuations(values: Sequence[str]) -> list[int]:

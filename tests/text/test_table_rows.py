@@ -99,6 +99,11 @@ def test_amounts_that_are_written_with_spaces_are_one_value_each(row: str, found
     assert (second, fourth) == (found, "Verot | 2024: 5 | 2023: 1 007")
 
 
+def test_a_row_of_a_table_that_may_have_spaces_in_its_amounts_gets_no_header_by_chance() -> None:
+    text = "2024 2023\nTulot 104 773 131 801\nKulut 2 500\nTulos 234 102\n"
+    assert rows(text)[1:] == ["2024 | 2023: Kulut | 2 500", "Tulos | 2024: 234 | 2023: 102"]
+
+
 def test_cells_between_bars_have_the_headers_of_the_first_line() -> None:
     text = "Costs:\n\n| cost | 2018 | 2017 |\n|:---|---:|---:|\n| Boats | 5 | 6 |\n| Sails | 7 | 8 |\n"
     assert rows(text) == ["cost: Boats | 2018: 5 | 2017: 6", "cost: Sails | 2018: 7 | 2017: 8"]
