@@ -32,7 +32,6 @@ SLOW = "took longer than 1 s"
 REFUSED = {"docx-bomb_that_claims_little": "damaged", "pdf-slow_pages": SLOW}
 if os.environ.get("FAULTS_HOSTILE"):
     REFUSED |= {"pdf-flate_bomb": "damaged", "docx-bomb": "has over 200 MiB of text", "pdf-kids_loop": "damaged"}
-    REFUSED |= {"docx-deep_tables": SLOW}
 
 
 @pytest.fixture
