@@ -134,10 +134,9 @@ class Tokens:
 
     def _key(self, name: str) -> jwt.PyJWK:
         """Return the public key with this name, or the only key for a token that names none. A call with a known name
-        does not wait while another one fetches."""
-        if not name and len(self._keys) == 1:
-            name = next(iter(self._keys))
-        if self._lock.acquire(blocking=name not in self._keys):
+        does not wait while another one fetches. A token that names none may be of a newer key, so it fetches, too."""
+        is_known = name in self._keys or (not name and len(self._keys) == 1)
+        if self._lock.acquire(blocking=not is_known):
             try:
                 self._fetch_again(name)
             finally:

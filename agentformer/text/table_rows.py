@@ -226,15 +226,15 @@ def _table(lines: Sequence[_Line], first: int, last: int, context: str) -> TextT
     top = _top(lines, first)
     above = [line.text for line in lines[top:first]]
     values_of_rows = [line.values for line in lines[first : last + 1]]
-    found = [
+    plain, spaced = (
         _headers(above, columns) if above else _continued(context, columns)
         for columns in (
             _columns(map(len, values_of_rows)),
             _columns(len(values) - len(continuations(values)) for values in values_of_rows),
         )
-    ]
-    has_spaces = _uses_spaces(values_of_rows, len(found[0] or found[1]))
-    headers = found[0] or (found[1] if has_spaces else ())
+    )
+    has_spaces = _uses_spaces(values_of_rows, len(plain or spaced))
+    headers = plain or (spaced if has_spaces else ())
     in_doubt = _may_use_spaces(values_of_rows, len(headers))
     above = above or [context]
     shown = "" if headers or first == top else _shortened(" ".join(above))

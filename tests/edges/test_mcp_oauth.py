@@ -226,6 +226,8 @@ def test_a_rotated_key_is_fetched_and_made_up_names_are_not(issuer: Issuer, monk
     assert tokens.verify(issuer.token(kid="two")).user_id == "anna"
     with pytest.raises(Challenge):
         tokens.verify(issuer.token(kid="one", key=RSA))  # its key was taken back
+    issuer.keys = {"three": rsa.generate_private_key(public_exponent=65537, key_size=2048)}
+    assert tokens.verify(issuer.token(kid="", key=issuer.keys["three"])).user_id == "anna"  # it names no key
 
 
 @pytest.mark.process

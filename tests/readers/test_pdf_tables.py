@@ -130,9 +130,10 @@ def test_a_page_of_many_words_has_no_tables() -> None:
 
 @pytest.mark.slow
 def test_hostile_pages_end() -> None:
-    for text in ("7", "$", "%", "word", "(in", "—"):
+    for text in ("7", "777", "$", "%", "€", "word", "(in", "—"):
         grid = [
             Word(text, 5.0 * (n % 200), 5.0 * (n % 200) + 4, 900.0 - n // 200, 9.0, n // 200) for n in range(20_000)
         ]
         assert find_tables(grid) == []
         assert find_tables([word._replace(left=0.0, right=900.0) for word in grid]) == []
+        assert find_tables([word._replace(left=5.0 * n, right=5.0 * n + 4, y=9.0) for n, word in enumerate(grid)]) == []

@@ -7,6 +7,7 @@ from __future__ import annotations
 import ctypes
 import re
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -28,6 +29,7 @@ _SAME_LINE = 0.45  # times the height: the largest vertical distance of two word
 _CELL_GAP = 0.75  # times the height: the least space between two cells
 _LINE_GAP = 3.2  # times the height: the largest distance of two lines of a table
 _MAX_HEADER = 60  # code points
+_MAX_PARTS = 6  # of a number that is written with spaces
 _MAX_HEADER_WORDS = 200  # words of a line; a longer line is not a header
 _NUMBER_LINE = re.compile(r"\d[^\w\n]{0,4}$", re.MULTILINE)
 _LEAST = 3  # lines that end with a number; a page with fewer has no table
@@ -210,8 +212,8 @@ def _row(words: Sequence[Word]) -> _Row:
     first = len(words)
     while first and (_NUMBER.fullmatch(words[first - 1].text) or words[first - 1].text in _BEFORE | _AFTER):
         first -= 1
-    signs = [word.text for word in words[first:] if word.text in _BEFORE]
-    while first < len(words) and words[first].text in _AFTER and signs.count(words[first].text) < 2:
+    signs = Counter(word.text for word in words[first:] if word.text in _BEFORE)
+    while first < len(words) and words[first].text in _AFTER and signs[words[first].text] < 2:
         first += 1
     while 0 < first < len(words) and words[first].left - words[first - 1].right < _CELL_GAP * words[first].height:
         first += 1  # a number of the label, or at the end of a sentence
@@ -229,16 +231,18 @@ def _values(words: Sequence[Word]) -> list[_Cell]:
         elif word.text in _BEFORE:
             left = left if prefix else word.left
             prefix += word.text
-        elif (
-            cells
-            and _is_near(cells[-1], word)
-            and len(cells[-1].text.split()) in continuations([*cells[-1].text.split(), word.text])
-        ):
+        elif cells and _continues(cells[-1], word):
             cells[-1] = _Cell(f"{cells[-1].text} {word.text}", cells[-1].left, word.right)
         elif word.text not in _AFTER:
             cells.append(_Cell(prefix + word.text, left if prefix else word.left, word.right))
             prefix = ""
     return cells
+
+
+def _continues(cell: _Cell, word: Word) -> bool:
+    """Return whether a word has three further digits of the number left of it, as in "1 234"."""
+    parts = cell.text.split(None, _MAX_PARTS)
+    return _is_near(cell, word) and len(parts) < _MAX_PARTS and len(parts) in continuations([*parts, word.text])
 
 
 def _is_near(cell: _Cell, word: Word) -> bool:
